@@ -1,0 +1,393 @@
+//! The handles of a slot: [`Buffer`] (the caller's), [`Landing`] (a transfer's), [`Window`] (one request's).
+//!
+//! ```text
+//! Buffer --into_landing--> Landing --window--> Window, Window, ...   written by requests
+//!    ^                        |                  | arm: a remote may write from here on
+//!    |                        |                  | disarm: the remote has answered
+//!    +------- finish ---------+                  | dropped while armed: the slot is tainted
+//!    +------- Returning <---- finish, tainted: quarantine, revocation
+//! ```
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use event_listener::Event;
+
+use crate::ledger::RegistrationUse;
+use crate::memory::Memory;
+use crate::pool::{Pool, Shared};
+use crate::slab::Slab;
+use crate::slots::SlotId;
+
+/// An access outside a window, a mapping or a landing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{len} bytes at {offset} do not fit {have} bytes")]
+pub struct OutOfBounds {
+    /// Where the access starts.
+    pub offset: u64,
+    /// How long it is.
+    pub len: u64,
+    /// How much there is.
+    pub have: u64,
+}
+
+/// The slot's memory was given up, because a revocation was not confirmed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the slot's slab was given up: a revocation was not confirmed")]
+pub struct SlotRetired;
+
+/// Exclusive right to one slot; gives it back on drop.
+pub(crate) struct Lease {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) slab: Arc<Slab>,
+    pub(crate) slot: SlotId,
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+    owned: bool,
+}
+
+impl Lease {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        slab: Arc<Slab>,
+        slot: SlotId,
+        offset: u64,
+        len: u64,
+    ) -> Self {
+        Self {
+            shared,
+            slab,
+            slot,
+            offset,
+            len,
+            owned: true,
+        }
+    }
+
+    /// Ends the handle without freeing the slot: somebody else answers for it now.
+    pub(crate) fn give_up(mut self) {
+        self.owned = false;
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if self.owned {
+            self.shared.release(self.slot);
+        }
+    }
+}
+
+/// A leased slot that its holder may read and write. Returns to the pool on drop.
+pub struct Buffer {
+    lease: Lease,
+}
+
+impl Buffer {
+    pub(crate) fn new(lease: Lease) -> Self {
+        Self { lease }
+    }
+
+    /// Bytes asked for.
+    pub fn len(&self) -> u64 {
+        self.lease.len
+    }
+
+    /// Whether no bytes were asked for.
+    pub fn is_empty(&self) -> bool {
+        self.lease.len == 0
+    }
+
+    /// The slot's name.
+    pub fn slot(&self) -> SlotId {
+        self.lease.slot
+    }
+
+    /// The kind of memory.
+    pub fn memory(&self) -> Memory {
+        self.lease.slab.memory()
+    }
+
+    /// Address of the first byte, in host or device memory.
+    pub fn address(&self) -> u64 {
+        self.lease.slab.address() + self.lease.offset
+    }
+
+    /// Whether `pool` leased it.
+    pub fn is_of(&self, pool: &Pool) -> bool {
+        pool.is(&self.lease.shared)
+    }
+
+    /// The bytes, where this host's processors can read them.
+    pub fn as_slice(&self) -> Option<&[u8]> {
+        let mapping = self.lease.slab.mapping()?;
+        // SAFETY: the slot is leased to this buffer alone and no token for it is out (only a Landing
+        // makes Windows, and it gives back a Buffer only when none was left armed), so nobody writes
+        // while self is borrowed. Its length came out of the mapping, so it fits usize.
+        Some(unsafe { mapping.slice(self.lease.offset, self.lease.len as usize) })
+    }
+
+    /// The bytes for writing, where this host's processors can reach them.
+    pub fn as_mut_slice(&mut self) -> Option<&mut [u8]> {
+        let mapping = self.lease.slab.mapping()?;
+        // SAFETY: as in `as_slice`; and self is borrowed mutably, so there is no other view.
+        Some(unsafe { mapping.slice_mut(self.lease.offset, self.lease.len as usize) })
+    }
+
+    /// Hands the slot to a transfer. From here on it cannot be read until the transfer gives it back.
+    pub fn into_landing(self) -> Landing {
+        let core = Arc::new(Core {
+            slab: Arc::clone(&self.lease.slab),
+            tainted: AtomicBool::new(false),
+        });
+        Landing {
+            lease: Some(self.lease),
+            core,
+            carved: 0,
+        }
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Buffer")
+            .field("slot", &self.slot())
+            .field("len", &self.len())
+            .field("memory", &self.memory())
+            .finish()
+    }
+}
+
+/// What a landing and its windows share. Alive as long as anybody may write.
+pub(crate) struct Core {
+    slab: Arc<Slab>,
+    /// A remote may still write: a window was dropped while armed.
+    tainted: AtomicBool,
+}
+
+/// A slot while a transfer fills it. Dropped or finished with a doubt about late writes, it goes to quarantine.
+pub struct Landing {
+    /// Always there until `finish` or drop takes it.
+    lease: Option<Lease>,
+    core: Arc<Core>,
+    /// Windows have been made up to here; they never overlap.
+    carved: u64,
+}
+
+impl Landing {
+    /// Bytes of the slot.
+    pub fn len(&self) -> u64 {
+        self.lease.as_ref().map_or(0, |lease| lease.len)
+    }
+
+    /// Whether the slot has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Offset in the slab.
+    pub(crate) fn start(&self) -> u64 {
+        self.lease.as_ref().map_or(0, |lease| lease.offset)
+    }
+
+    /// The part from `offset` on for one request. Windows are made in ascending order and do not overlap;
+    /// a request that is tried again takes its window along.
+    pub fn window(&mut self, offset: u64, len: u64) -> Result<Window, OutOfBounds> {
+        let have = self.len();
+        let error = OutOfBounds { offset, len, have };
+        let end = offset
+            .checked_add(len)
+            .filter(|&end| end <= have && offset >= self.carved)
+            .ok_or(error)?;
+        let start = self.lease.as_ref().ok_or(error)?.offset + offset;
+        self.carved = end;
+        Ok(Window {
+            core: Arc::clone(&self.core),
+            start,
+            len,
+            armed: None,
+        })
+    }
+
+    /// Gives the slot back to the caller, or, if a late write is possible, to quarantine: the slot then
+    /// comes back through [`Returning`] after revocation.
+    pub fn finish(mut self) -> Result<Buffer, Returning> {
+        let cell = Arc::new(ReturnCell::default());
+        match self.settle(Some(Arc::clone(&cell))) {
+            Some(lease) => Ok(Buffer::new(lease)),
+            None => Err(Returning { cell }),
+        }
+    }
+
+    /// The lease, if nobody can write any more. Otherwise the slot is in quarantine now.
+    fn settle(&mut self, cell: Option<Arc<ReturnCell>>) -> Option<Lease> {
+        let lease = self.lease.take()?;
+        // get_mut succeeds only when every window is gone, and orders this after their last acts.
+        let clean = Arc::get_mut(&mut self.core).is_some_and(|core| !*core.tainted.get_mut());
+        if clean {
+            return Some(lease);
+        }
+        let shared = Arc::clone(&lease.shared);
+        shared.quarantine(lease, Arc::downgrade(&self.core), cell);
+        None
+    }
+}
+
+impl Drop for Landing {
+    fn drop(&mut self) {
+        drop(self.settle(None));
+    }
+}
+
+impl fmt::Debug for Landing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Landing")
+            .field("slot", &self.lease.as_ref().map(|l| l.slot))
+            .field("len", &self.len())
+            .finish()
+    }
+}
+
+/// A range of a landing that one request fills. It can be written, not read.
+pub struct Window {
+    core: Arc<Core>,
+    /// Offset in the slab.
+    start: u64,
+    len: u64,
+    armed: Option<RegistrationUse>,
+}
+
+impl Window {
+    /// Bytes of the window.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether the window has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Address of the first byte as fabrics know it.
+    pub fn address(&self) -> u64 {
+        self.core.slab.address() + self.start
+    }
+
+    /// The kind of memory.
+    pub fn memory(&self) -> Memory {
+        self.core.slab.memory()
+    }
+
+    /// Copies `data` to `at`. Only for memory that this host's processors can reach.
+    pub fn write(&mut self, at: u64, data: &[u8]) -> Result<(), OutOfBounds> {
+        debug_assert!(self.armed.is_none(), "a remote may be writing");
+        let error = OutOfBounds {
+            offset: at,
+            len: data.len() as u64,
+            have: self.len,
+        };
+        at.checked_add(data.len() as u64)
+            .filter(|&end| end <= self.len)
+            .ok_or(error)?;
+        self.core
+            .slab
+            .mapping()
+            .ok_or(error)?
+            .write(self.start + at, data)
+    }
+
+    /// From here on a remote may write: a token is about to leave. Until [`disarm`](Self::disarm), dropping
+    /// the window sends its slot to quarantine.
+    pub fn arm(&mut self, registration: RegistrationUse) {
+        self.armed = Some(registration);
+    }
+
+    /// The remote has answered, or the token never left: nobody else writes here any more.
+    pub fn disarm(&mut self) {
+        self.armed = None;
+    }
+
+    /// Whether a remote may write.
+    pub fn is_armed(&self) -> bool {
+        self.armed.is_some()
+    }
+
+    pub(crate) fn slab(&self) -> &Arc<Slab> {
+        &self.core.slab
+    }
+
+    pub(crate) fn start(&self) -> u64 {
+        self.start
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        if self.armed.is_some() {
+            self.core.tainted.store(true, Ordering::Release);
+        }
+    }
+}
+
+impl fmt::Debug for Window {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let slab = self.core.slab.id();
+        f.debug_struct("Window")
+            .field("slab", &slab)
+            .field("start", &self.start)
+            .field("len", &self.len)
+            .field("armed", &self.is_armed())
+            .finish()
+    }
+}
+
+/// A slot on its way back from quarantine. Dropping it lets the pool have the slot.
+pub struct Returning {
+    cell: Arc<ReturnCell>,
+}
+
+impl Returning {
+    /// Waits for revocation. Bounded by the pool's quarantine and revocation times.
+    pub async fn wait(self) -> Result<Buffer, SlotRetired> {
+        loop {
+            let changed = self.cell.changed.listen();
+            if let Some(result) = self.cell.take() {
+                return result.map(Buffer::new);
+            }
+            changed.await;
+        }
+    }
+}
+
+impl fmt::Debug for Returning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Returning")
+    }
+}
+
+/// Where the keeper leaves a slot for whoever waits for it.
+#[derive(Default)]
+pub(crate) struct ReturnCell {
+    slot: Mutex<Option<Result<Lease, SlotRetired>>>,
+    changed: Event,
+}
+
+impl ReturnCell {
+    pub(crate) fn put(&self, result: Result<Lease, SlotRetired>) {
+        *self.slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+        self.changed.notify(usize::MAX);
+    }
+
+    fn take(&self) -> Option<Result<Lease, SlotRetired>> {
+        self.slot
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+    }
+}
+
+/// Whether any window of a landing is still alive.
+pub(crate) fn has_windows(core: &Weak<Core>) -> bool {
+    core.strong_count() > 0
+}

@@ -1,0 +1,132 @@
+//! One allocation: the unit of registration, revocation and export.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::ledger::SlabLedger;
+use crate::memory::{HostMemory, Mapping, Memory, Pages};
+use crate::registrar::Segment;
+
+/// A slab's number. Never given out twice by one pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SlabId(pub u32);
+
+/// What a slab is made of. CUDA memory joins as another variant.
+enum Backing {
+    Host(HostMemory),
+}
+
+/// Bytes of the pool's bound, occupied until the last holder of the slab is gone.
+pub(crate) struct Reservation {
+    mapped: Arc<AtomicU64>,
+    len: u64,
+}
+
+impl Reservation {
+    pub(crate) fn new(mapped: &Arc<AtomicU64>, len: u64) -> Self {
+        mapped.fetch_add(len, Ordering::AcqRel);
+        Self {
+            mapped: Arc::clone(mapped),
+            len,
+        }
+    }
+
+    pub(crate) fn len(&self) -> u64 {
+        self.len
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.mapped.fetch_sub(self.len, Ordering::AcqRel);
+    }
+}
+
+pub(crate) struct Slab {
+    id: SlabId,
+    /// Dropped before the reservation: the bytes are free when they are counted as free.
+    backing: Backing,
+    reserved: Reservation,
+    pub(crate) ledger: SlabLedger,
+}
+
+impl Slab {
+    pub(crate) fn host(id: SlabId, memory: HostMemory, reserved: Reservation) -> Self {
+        Self {
+            id,
+            backing: Backing::Host(memory),
+            reserved,
+            ledger: SlabLedger::default(),
+        }
+    }
+
+    pub(crate) fn id(&self) -> SlabId {
+        self.id
+    }
+
+    pub(crate) fn len(&self) -> u64 {
+        self.reserved.len()
+    }
+
+    pub(crate) fn memory(&self) -> Memory {
+        match self.backing {
+            Backing::Host(_) => Memory::Host,
+        }
+    }
+
+    pub(crate) fn pages(&self) -> Pages {
+        match &self.backing {
+            Backing::Host(memory) => memory.pages(),
+        }
+    }
+
+    /// The mapping that this host's processors can reach, if there is one.
+    pub(crate) fn mapping(&self) -> Option<&Mapping> {
+        match &self.backing {
+            Backing::Host(memory) => Some(memory.mapping()),
+        }
+    }
+
+    /// Address of the first byte as fabrics know it.
+    pub(crate) fn address(&self) -> u64 {
+        match &self.backing {
+            Backing::Host(memory) => memory.mapping().address(),
+        }
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        match &self.backing {
+            Backing::Host(memory) => memory.fd(),
+        }
+    }
+
+    pub(crate) fn segment(&self, index: u32, start: u64, len: u64) -> Segment<'_> {
+        Segment {
+            slab: self.id,
+            index,
+            memory: self.memory(),
+            address: self.address() + start,
+            len,
+            fd: self.fd(),
+            fd_offset: start,
+        }
+    }
+}
+
+/// What one slab holds at a moment.
+#[derive(Clone, Copy, Debug)]
+pub struct SlabStats {
+    /// The slab.
+    pub id: SlabId,
+    /// Its kind.
+    pub memory: Memory,
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// Bytes leased, quarantined ones included.
+    pub leased: u64,
+    /// Bytes that nobody may touch until the slab is revoked.
+    pub quarantined: u64,
+    /// The pages it was given.
+    pub pages: Pages,
+}
