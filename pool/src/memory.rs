@@ -192,7 +192,10 @@ impl Mapping {
                 "{len} bytes wanted of a descriptor of {size} bytes"
             )));
         }
-        Self::map(fd, len).map_err(refused("mmap", len))
+        let mapping = Self::map(fd, len).map_err(refused("mmap", len))?;
+        // The pages are there; mapping them now keeps their faults out of transfers.
+        mapping.populate().map_err(refused("populating", len))?;
+        Ok(mapping)
     }
 
     /// Bytes mapped.

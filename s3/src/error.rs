@@ -1,0 +1,372 @@
+//! What went wrong with a request, with every fact that helps to find out why.
+
+mod kind;
+
+use std::borrow::Cow;
+use std::error::Error as StdError;
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use self::kind::Printable;
+pub use self::kind::{ErrorKind, Phase};
+use crate::outcome::Reason;
+
+/// A failed request. Small to move; `Display` is one whole line.
+#[derive(Clone)]
+pub struct Error(Box<Facts>);
+
+#[derive(Clone, Debug)]
+struct Facts {
+    operation: Cow<'static, str>,
+    bucket: String,
+    key: String,
+    kind: ErrorKind,
+    reason: Option<Reason>,
+    status: Option<u16>,
+    request_id: Option<String>,
+    host_id: Option<String>,
+    retry_after: Option<Duration>,
+    endpoint: String,
+    address: Option<SocketAddr>,
+    phase: Option<Phase>,
+    attempt: u32,
+    attempts: u32,
+    source: Option<Arc<dyn StdError + Send + Sync>>,
+}
+
+impl Error {
+    /// An error of `operation` ("GET") on an object, or on a bucket where `key` is empty.
+    pub fn new(
+        operation: impl Into<Cow<'static, str>>,
+        bucket: impl Into<String>,
+        key: impl Into<String>,
+        kind: ErrorKind,
+    ) -> Error {
+        Error(Box::new(Facts {
+            operation: operation.into(),
+            bucket: bucket.into(),
+            key: key.into(),
+            kind,
+            reason: None,
+            status: None,
+            request_id: None,
+            host_id: None,
+            retry_after: None,
+            endpoint: String::new(),
+            address: None,
+            phase: None,
+            attempt: 1,
+            attempts: 1,
+            source: None,
+        }))
+    }
+
+    /// The same error with another kind, where more is known of what it means.
+    pub fn with_kind(mut self, kind: ErrorKind) -> Error {
+        self.0.kind = kind;
+        self
+    }
+
+    /// Adds the endpoint's URL.
+    pub fn with_endpoint(mut self, endpoint: impl Into<String>) -> Error {
+        self.0.endpoint = endpoint.into();
+        self
+    }
+
+    /// Adds the address that was talked to.
+    pub fn with_address(mut self, address: Option<SocketAddr>) -> Error {
+        self.0.address = address;
+        self
+    }
+
+    /// Adds the phase.
+    pub fn with_phase(mut self, phase: Phase) -> Error {
+        self.0.phase = Some(phase);
+        self
+    }
+
+    /// Adds the status of the answer.
+    pub fn with_status(mut self, status: u16) -> Error {
+        self.0.status = Some(status);
+        self
+    }
+
+    /// Adds the server's ids of the request.
+    pub fn with_ids(mut self, request_id: Option<String>, host_id: Option<String>) -> Error {
+        self.0.request_id = request_id;
+        self.0.host_id = host_id;
+        self
+    }
+
+    /// Adds how long the server asked to wait.
+    pub fn with_retry_after(mut self, wait: Option<Duration>) -> Error {
+        self.0.retry_after = wait;
+        self
+    }
+
+    /// Says which attempt this was, of how many allowed.
+    pub fn with_attempt(mut self, attempt: u32, attempts: u32) -> Error {
+        self.0.attempt = attempt;
+        self.0.attempts = attempts;
+        self
+    }
+
+    /// Names a more exact reason than the kind gives, such as `rdma-timeout` for a timeout.
+    pub fn with_reason(mut self, reason: Reason) -> Error {
+        self.0.reason = Some(reason);
+        self
+    }
+
+    /// Adds the underlying error.
+    pub fn with_source(mut self, source: impl StdError + Send + Sync + 'static) -> Error {
+        self.0.source = Some(Arc::new(source));
+        self
+    }
+
+    pub(crate) fn with_boxed_source(mut self, source: Box<dyn StdError + Send + Sync>) -> Error {
+        self.0.source = Some(Arc::from(source));
+        self
+    }
+
+    /// The operation, such as `GET`.
+    pub fn operation(&self) -> &str {
+        &self.0.operation
+    }
+
+    /// The bucket.
+    pub fn bucket(&self) -> &str {
+        &self.0.bucket
+    }
+
+    /// The key; empty for an operation on a bucket.
+    pub fn key(&self) -> &str {
+        &self.0.key
+    }
+
+    /// What went wrong.
+    pub fn kind(&self) -> &ErrorKind {
+        &self.0.kind
+    }
+
+    /// The HTTP status, where there was an answer.
+    pub fn status(&self) -> Option<u16> {
+        match &self.0.kind {
+            ErrorKind::Status { status, .. } | ErrorKind::Redirect { status, .. } => Some(*status),
+            ErrorKind::RangeNotSatisfiable { .. } => Some(416),
+            _ => self.0.status,
+        }
+    }
+
+    /// The S3 error code.
+    pub fn code(&self) -> Option<&str> {
+        match &self.0.kind {
+            ErrorKind::Status { code, .. } | ErrorKind::Redirect { code, .. } => code.as_deref(),
+            _ => None,
+        }
+    }
+
+    /// The server's own words.
+    pub fn message(&self) -> Option<&str> {
+        match &self.0.kind {
+            ErrorKind::Status { message, .. } => message.as_deref(),
+            _ => None,
+        }
+    }
+
+    /// The server's id of the request.
+    pub fn request_id(&self) -> Option<&str> {
+        self.0.request_id.as_deref()
+    }
+
+    /// The id of the host that answered.
+    pub fn host_id(&self) -> Option<&str> {
+        self.0.host_id.as_deref()
+    }
+
+    /// How long the server asked to wait.
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.0.retry_after
+    }
+
+    /// The endpoint's URL.
+    pub fn endpoint(&self) -> &str {
+        &self.0.endpoint
+    }
+
+    /// The address that was talked to.
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.0.address
+    }
+
+    /// The phase in which it happened.
+    pub fn phase(&self) -> Option<Phase> {
+        self.0.phase
+    }
+
+    /// Which attempt it was, from 1.
+    pub fn attempt(&self) -> u32 {
+        self.0.attempt
+    }
+
+    /// How many attempts were allowed.
+    pub fn attempts(&self) -> u32 {
+        self.0.attempts
+    }
+
+    /// What a completion gives as its reason.
+    pub fn reason(&self) -> Reason {
+        self.0.reason.unwrap_or(match &self.0.kind {
+            ErrorKind::Modified { .. } => Reason::Modified,
+            ErrorKind::BufferTooSmall { .. } => Reason::StaleBuffer,
+            ErrorKind::Rdma { reason, .. } => *reason,
+            ErrorKind::Cancelled => Reason::Cancelled,
+            ErrorKind::Deadline => Reason::Deadline,
+            _ => Reason::HttpError,
+        })
+    }
+
+    /// Whether the object or its bucket is not there.
+    pub fn is_not_found(&self) -> bool {
+        self.status() == Some(404)
+    }
+
+    /// Whether the same request may well succeed later.
+    pub fn is_retryable(&self) -> bool {
+        match &self.0.kind {
+            ErrorKind::Connect(_)
+            | ErrorKind::Timeout { .. }
+            | ErrorKind::Reset(_)
+            | ErrorKind::Truncated { .. } => true,
+            ErrorKind::Status { status, code, .. } => {
+                matches!(status, 429 | 500 | 502 | 503 | 504)
+                    || matches!(
+                        code.as_deref(),
+                        Some("SlowDown" | "InternalError" | "RequestTimeout")
+                    )
+            }
+            _ => false,
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let facts = &*self.0;
+        write!(f, "{} s3://{}", facts.operation, Printable(&facts.bucket))?;
+        if !facts.key.is_empty() {
+            write!(f, "/{}", Printable(&facts.key))?;
+        }
+        write!(f, ": {}", facts.kind)?;
+        if let Some(id) = &facts.request_id {
+            write!(f, " (request {})", Printable(id))?;
+        }
+        if !facts.endpoint.is_empty() {
+            write!(f, " at {}", Printable(&facts.endpoint))?;
+        }
+        write!(f, ", attempt {} of {}", facts.attempt, facts.attempts)
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.0.source.as_deref().map(|source| source as _)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(status: u16, code: Option<&str>) -> ErrorKind {
+        ErrorKind::Status {
+            status,
+            code: code.map(str::to_owned),
+            message: None,
+        }
+    }
+
+    #[test]
+    fn an_error_is_one_whole_line() {
+        let error = Error::new("GET", "train", "k", status(403, Some("AccessDenied")))
+            .with_endpoint("http://10.0.0.5:9000")
+            .with_ids(Some("4442587FB7D0A2F9".into()), None);
+        assert_eq!(
+            error.to_string(),
+            "GET s3://train/k: 403 AccessDenied (request 4442587FB7D0A2F9) at http://10.0.0.5:9000, attempt 1 of 1"
+        );
+        assert_eq!(
+            (error.status(), error.code()),
+            (Some(403), Some("AccessDenied"))
+        );
+        assert!(!error.is_retryable());
+    }
+
+    #[test]
+    fn an_error_without_an_s3_code_names_the_status() {
+        let error = Error::new("HEAD", "train", "", status(404, None)).with_attempt(2, 3);
+        assert_eq!(
+            error.to_string(),
+            "HEAD s3://train: 404 Not Found, attempt 2 of 3"
+        );
+        assert!(error.is_not_found());
+    }
+
+    #[test]
+    fn text_from_outside_cannot_break_the_line() {
+        let error = Error::new("GET", "b", "a\nb\u{1b}[31m", status(500, Some("X\r\nY")));
+        assert_eq!(
+            error.to_string(),
+            "GET s3://b/a\\nb\\u{1b}[31m: 500 X\\r\\nY, attempt 1 of 1"
+        );
+    }
+
+    #[test]
+    fn only_what_may_pass_by_itself_is_retryable() {
+        let of = |kind| Error::new("GET", "b", "k", kind).is_retryable();
+        for code in [429, 500, 502, 503, 504] {
+            assert!(of(status(code, None)), "{code}");
+        }
+        for code in [301, 400, 401, 403, 404, 409, 412, 501] {
+            assert!(!of(status(code, None)), "{code}");
+        }
+        assert!(of(status(400, Some("RequestTimeout"))));
+        assert!(of(ErrorKind::Truncated {
+            received: 1,
+            expected: 2
+        }));
+        assert!(!of(ErrorKind::Modified {
+            expected: "a".into(),
+            found: "b".into()
+        }));
+        assert!(!of(ErrorKind::Deadline));
+    }
+
+    #[test]
+    fn the_reason_follows_the_kind_unless_named() {
+        let timeout = ErrorKind::Timeout {
+            phase: Phase::FirstByte,
+            after: Duration::from_secs(1),
+        };
+        let error = Error::new("GET", "b", "k", timeout);
+        assert_eq!(error.reason(), Reason::HttpError);
+        assert_eq!(
+            error.with_reason(Reason::RdmaTimeout).reason(),
+            Reason::RdmaTimeout
+        );
+        let error = Error::new(
+            "GET",
+            "b",
+            "k",
+            ErrorKind::BufferTooSmall { needed: 2, have: 1 },
+        );
+        assert_eq!(error.reason(), Reason::StaleBuffer);
+    }
+}

@@ -1,0 +1,397 @@
+//! Signed requests to one endpoint, over connections that one thread keeps.
+
+use std::borrow::Cow;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use http::header::{ACCEPT_ENCODING, IF_MATCH, RANGE, USER_AGENT};
+use http::uri::PathAndQuery;
+use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
+use http_body_util::Empty;
+use s3engine_pool::Window;
+use tokio::time::timeout;
+
+use super::answer::GetPart;
+use super::connection::{ConnectError, Connection, IdleConnections};
+use super::resolver::Resolver;
+use super::response::{Received, Response, innermost, io_kind};
+use crate::credentials::Credentials;
+use crate::endpoint::Endpoint;
+use crate::error::{Error, ErrorKind, Phase};
+use crate::object::ObjectInfo;
+use crate::signing::{Payload, sign_request};
+use crate::timeouts::Timeouts;
+
+/// An S3 client of one thread; clones share its connections.
+///
+/// Its futures must run in a `LocalSet` of a current-thread runtime with I/O and time.
+#[derive(Clone)]
+pub struct Client(Rc<Shared>);
+
+struct Shared {
+    endpoint: Arc<Endpoint>,
+    credentials: Arc<Credentials>,
+    timeouts: Timeouts,
+    resolver: Resolver,
+    idle: IdleConnections,
+}
+
+/// What to do when an idle connection turns out dead after the request was handed to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stale {
+    /// Send again at once on a fresh connection: right for requests that change nothing.
+    Retry,
+    /// Report it: the server may have seen the request, as matters for a token.
+    Report,
+}
+
+/// One request without a body.
+#[derive(Clone, Debug)]
+pub struct Request<'a> {
+    /// The method.
+    pub method: Method,
+    /// The bucket.
+    pub bucket: &'a str,
+    /// The key; empty for a request on the bucket.
+    pub key: &'a str,
+    /// The query, not yet encoded.
+    pub query: &'a [(&'a str, &'a str)],
+    /// More headers; they are signed.
+    pub headers: HeaderMap,
+    /// How long to wait for the head of the answer.
+    pub first_byte: Duration,
+    /// What to do when an idle connection turns out dead.
+    pub stale: Stale,
+}
+
+/// A request without an answer.
+#[derive(Debug)]
+pub struct SendError {
+    /// What went wrong.
+    pub error: Error,
+    /// `false`: no byte of the request was handed to a connection.
+    pub may_have_reached_server: bool,
+}
+
+/// The answer to a HEAD.
+#[derive(Clone, Debug)]
+pub struct Head {
+    /// What it says about the object.
+    pub info: ObjectInfo,
+    /// The HTTP status.
+    pub status: u16,
+    /// The server's id of the request.
+    pub request_id: Option<String>,
+}
+
+/// A connection that did not answer.
+struct Unanswered {
+    failed: SendError,
+    /// It was idle before, and died as one does that the server had closed.
+    was_stale: bool,
+}
+
+impl Client {
+    /// A client without connections yet.
+    pub fn new(
+        endpoint: Arc<Endpoint>,
+        credentials: Arc<Credentials>,
+        timeouts: Timeouts,
+    ) -> Client {
+        Client(Rc::new(Shared {
+            endpoint,
+            credentials,
+            timeouts,
+            resolver: Resolver::new(),
+            idle: IdleConnections::default(),
+        }))
+    }
+
+    /// The endpoint.
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.0.endpoint
+    }
+
+    /// The bounds of its requests.
+    pub fn timeouts(&self) -> &Timeouts {
+        &self.0.timeouts
+    }
+
+    /// Sends one signed request and waits for the head of its answer, whatever its status.
+    ///
+    /// It is not tried again, except at once on a fresh connection: where an idle connection died
+    /// before it took a byte of the request, and where `request.stale` allows it.
+    pub async fn send(&self, request: &Request<'_>) -> Result<Response, SendError> {
+        let message = self.message(request)?;
+        let limit = self.0.timeouts.connect;
+        let Some(connection) = self.0.idle.take(limit).await else {
+            return self.send_fresh(request, message).await;
+        };
+        match self.exchange(connection, request, message).await {
+            Ok(response) => Ok(response),
+            Err(dead) if dead.was_stale => {
+                let may_send_again =
+                    request.stale == Stale::Retry || !dead.failed.may_have_reached_server;
+                if !may_send_again {
+                    return Err(dead.failed);
+                }
+                self.send_fresh(request, self.message(request)?).await
+            }
+            Err(failed) => Err(failed.failed),
+        }
+    }
+
+    /// Asks for the facts about an object.
+    pub async fn head(&self, bucket: &str, key: &str) -> Result<Head, Error> {
+        self.check_key(&Method::HEAD, bucket, key)?;
+        let request = self.request(Method::HEAD, bucket, key);
+        let response = self.send(&request).await.map_err(|failed| failed.error)?;
+        if response.status() != StatusCode::OK {
+            return Err(response.into_error().await);
+        }
+        let head = Head {
+            info: response.info(),
+            status: response.status().as_u16(),
+            request_id: response.request_id().map(str::to_owned),
+        };
+        response.finish().await;
+        Ok(head)
+    }
+
+    /// Gets an object or a range of it into the window.
+    ///
+    /// Success means that all bytes of the part, and no others, of the version asked for are there.
+    pub async fn get(&self, part: &GetPart<'_>, window: &mut Window) -> Result<Received, Error> {
+        let version = part
+            .version_to_name()
+            .map(|version| [("versionId", version)]);
+        let mut request = self.get_request(part)?;
+        request.query = version.as_ref().map_or(&[], |query| query.as_slice());
+        let response = self.send(&request).await.map_err(|failed| failed.error)?;
+        response.receive_part(part, window).await
+    }
+
+    /// The request of a part, without its version, which goes into the query.
+    fn get_request<'a>(&self, part: &GetPart<'a>) -> Result<Request<'a>, Error> {
+        self.check_key(&Method::GET, part.bucket, part.key)?;
+        let mut request = self.request(Method::GET, part.bucket, part.key);
+        request.headers = part.headers().map_err(|text| {
+            self.error(&Method::GET, part.bucket, part.key, ErrorKind::Config(text))
+        })?;
+        Ok(request)
+    }
+
+    fn request<'a>(&self, method: Method, bucket: &'a str, key: &'a str) -> Request<'a> {
+        Request {
+            method,
+            bucket,
+            key,
+            query: &[],
+            headers: HeaderMap::new(),
+            first_byte: self.0.timeouts.first_byte,
+            stale: Stale::Retry,
+        }
+    }
+
+    /// Without a key, a GET would read the list of the bucket as if it were an object.
+    fn check_key(&self, method: &Method, bucket: &str, key: &str) -> Result<(), Error> {
+        if key.is_empty() {
+            let kind = ErrorKind::Config("the key is empty".to_owned());
+            return Err(self.error(method, bucket, key, kind));
+        }
+        Ok(())
+    }
+
+    pub(super) fn keep(&self, connection: Connection) {
+        self.0.idle.put(connection);
+    }
+
+    #[cfg(test)]
+    pub(super) fn idle_connections(&self) -> usize {
+        self.0.idle.len()
+    }
+
+    fn error(&self, method: &Method, bucket: &str, key: &str, kind: ErrorKind) -> Error {
+        Error::new(operation(method), bucket, key, kind).with_endpoint(self.0.endpoint.to_string())
+    }
+
+    fn unsent(&self, request: &Request<'_>, kind: ErrorKind) -> SendError {
+        let error = self.error(&request.method, request.bucket, request.key, kind);
+        SendError {
+            error,
+            may_have_reached_server: false,
+        }
+    }
+
+    /// The request as it is sent: named, signed, and with the headers that are not signed.
+    fn message(&self, request: &Request<'_>) -> Result<http::Request<Empty<Bytes>>, SendError> {
+        let config = |text: String| self.unsent(request, ErrorKind::Config(text));
+        let shared = &*self.0;
+        let target = shared
+            .endpoint
+            .target(request.bucket, request.key, request.query)
+            .map_err(|error| config(error.to_string()))?;
+        let mut headers = request.headers.clone();
+        sign_request(
+            &request.method,
+            &target,
+            &mut headers,
+            Payload::Unsigned,
+            &shared.credentials,
+            shared.endpoint.region(),
+            SystemTime::now(),
+        )
+        .map_err(|error| config(error.to_string()))?;
+        // Proxies change these, so they are not signed. Bytes are wanted as they are stored.
+        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
+        headers.insert(
+            USER_AGENT,
+            HeaderValue::from_static(concat!("s3engine/", env!("CARGO_PKG_VERSION"))),
+        );
+        let path: PathAndQuery = target
+            .path_and_query
+            .try_into()
+            .map_err(|error| config(format!("the key cannot be sent: {error}")))?;
+        let mut message = http::Request::new(Empty::new());
+        *message.method_mut() = request.method.clone();
+        *message.uri_mut() = Uri::from(path);
+        *message.headers_mut() = headers;
+        Ok(message)
+    }
+
+    async fn send_fresh(
+        &self,
+        request: &Request<'_>,
+        message: http::Request<Empty<Bytes>>,
+    ) -> Result<Response, SendError> {
+        let shared = &*self.0;
+        let opened =
+            Connection::open(&shared.endpoint, &shared.resolver, shared.timeouts.connect).await;
+        let connection = opened.map_err(|error| self.unconnected(request, error))?;
+        let answer = self.exchange(connection, request, message).await;
+        answer.map_err(|unanswered| unanswered.failed)
+    }
+
+    fn unconnected(&self, request: &Request<'_>, cause: ConnectError) -> SendError {
+        let mut failed = self.unsent(request, cause.kind);
+        failed.error = failed
+            .error
+            .with_phase(cause.phase)
+            .with_address(cause.address);
+        if let Some(source) = cause.source {
+            failed.error = failed.error.with_boxed_source(source);
+        }
+        failed
+    }
+
+    /// Sends a request over a connection and waits for the head of its answer.
+    async fn exchange(
+        &self,
+        mut connection: Connection,
+        request: &Request<'_>,
+        message: http::Request<Empty<Bytes>>,
+    ) -> Result<Response, Unanswered> {
+        let sent = timeout(
+            request.first_byte,
+            connection.sender.try_send_request(message),
+        )
+        .await;
+        let failed = match sent {
+            Ok(Ok(answer)) => {
+                let about = (&request.method, request.bucket, request.key);
+                return Ok(Response::new(answer, connection, self.clone(), about));
+            }
+            Ok(Err(failed)) => failed,
+            Err(_) => {
+                let after = request.first_byte;
+                let kind = ErrorKind::Timeout {
+                    phase: Phase::FirstByte,
+                    after,
+                };
+                return Err(self.unanswered(&connection, request, kind, true, None));
+            }
+        };
+        let reached = failed.message().is_none();
+        let error = failed.into_error();
+        let kind = if error.is_parse() {
+            ErrorKind::Protocol(format!("not HTTP: {}", innermost(&error)))
+        } else {
+            ErrorKind::Reset(format!("{} before an answer", innermost(&error)))
+        };
+        Err(self.unanswered(&connection, request, kind, reached, Some(error)))
+    }
+
+    fn unanswered(
+        &self,
+        connection: &Connection,
+        request: &Request<'_>,
+        kind: ErrorKind,
+        may_have_reached_server: bool,
+        source: Option<hyper::Error>,
+    ) -> Unanswered {
+        let was_stale = connection.reused && source.as_ref().is_some_and(is_closed_by_peer);
+        let phase = if may_have_reached_server {
+            Phase::FirstByte
+        } else {
+            Phase::Send
+        };
+        let mut error = self
+            .error(&request.method, request.bucket, request.key, kind)
+            .with_address(Some(connection.address))
+            .with_phase(phase);
+        if let Some(source) = source {
+            error = error.with_source(source);
+        }
+        Unanswered {
+            failed: SendError {
+                error,
+                may_have_reached_server,
+            },
+            was_stale,
+        }
+    }
+}
+
+/// Whether a connection failed as one does that the server closed while it was idle.
+fn is_closed_by_peer(error: &hyper::Error) -> bool {
+    use io::ErrorKind::{
+        BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected, UnexpectedEof,
+    };
+    let io = io_kind(error);
+    error.is_incomplete_message()
+        || error.is_canceled()
+        || error.is_closed()
+        || matches!(
+            io,
+            Some(BrokenPipe | ConnectionAborted | ConnectionReset | NotConnected | UnexpectedEof)
+        )
+}
+
+/// A method as the operation of an error.
+pub(super) fn operation(method: &Method) -> Cow<'static, str> {
+    match *method {
+        Method::GET => Cow::Borrowed("GET"),
+        Method::HEAD => Cow::Borrowed("HEAD"),
+        ref other => Cow::Owned(other.to_string()),
+    }
+}
+
+impl GetPart<'_> {
+    /// The headers that ask for this part.
+    pub fn headers(&self) -> Result<HeaderMap, String> {
+        let mut headers = HeaderMap::with_capacity(8);
+        if let Some(range) = self.range {
+            let value = HeaderValue::try_from(range.header_value()).map_err(|e| e.to_string())?;
+            headers.insert(RANGE, value);
+        }
+        if let Some(etag) = self.etag_to_match() {
+            let value = HeaderValue::from_str(etag.as_str())
+                .map_err(|_| format!("etag {etag} cannot be sent in If-Match"))?;
+            headers.insert(IF_MATCH, value);
+        }
+        Ok(headers)
+    }
+}

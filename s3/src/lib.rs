@@ -1,0 +1,23 @@
+//! S3 for s3engine: naming an object, signing for it, and moving its bytes over HTTP or a fabric.
+//!
+//! Pure rules ([`token`], `reply`, [`range`], `retry`, `timeouts`) know no I/O; what does I/O is a
+//! thin layer around them and runs on the caller's current-thread runtime.
+#![forbid(unsafe_code)]
+
+pub mod credentials;
+pub mod endpoint;
+pub mod error;
+pub mod fabric;
+pub mod http;
+pub mod object;
+pub mod outcome;
+pub mod range;
+pub mod rdma;
+pub mod reply;
+pub mod retry;
+pub mod signing;
+pub mod timeouts;
+pub mod token;
+pub mod transport;
+
+pub use outcome::{Path, Policy, Reason, UnknownName};

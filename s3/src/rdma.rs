@@ -1,0 +1,429 @@
+//! The control plane of S3 over RDMA: a signed GET that names a registered window, and what the answer means.
+//!
+//! ```text
+//! register ── token ── arm ── signed GET ──┬─ never sent ──────────── disarm, failed
+//!                                          ├─ no answer, reset ────── left armed: ambiguous
+//!                                          └─ answered ── disarm ──┬─ transferred
+//!                                                                  ├─ declined or ignored, object in the body
+//!                                                                  └─ failed, with its own reason
+//! ```
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use s3engine_pool::{FabricId, Pool, RegistrationUse, UnregisteredWhy, Window};
+
+use crate::error::{Error, ErrorKind};
+use crate::fabric::{Fabric, TokenError};
+use crate::http::{Client, GetPart, Request, Response, SendError, Stale};
+use crate::object::ObjectInfo;
+use crate::outcome::{Path, Reason};
+use crate::range::ContentRange;
+use crate::reply::{BYTES_HEADER, Expected, REPLY_HEADER, Reply, Verdict, judge};
+use crate::timeouts::Timeouts;
+use crate::token::Token;
+use crate::transport::{Outcome, Transport};
+
+/// The header that carries the token.
+pub const TOKEN_HEADER: HeaderName = HeaderName::from_static("x-amz-rdma-token");
+
+/// Bytes that a fabric's servers have been asked to write and have not answered for, of a whole host.
+#[derive(Clone, Debug, Default)]
+pub struct Queued(Arc<AtomicU64>);
+
+struct QueuedBytes<'a> {
+    queued: &'a Queued,
+    len: u64,
+}
+
+impl Queued {
+    /// Bytes asked for and not answered.
+    pub fn bytes(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn add(&self, len: u64) -> (QueuedBytes<'_>, u64) {
+        let total = self.0.fetch_add(len, Ordering::Relaxed).saturating_add(len);
+        (QueuedBytes { queued: self, len }, total)
+    }
+}
+
+impl Drop for QueuedBytes<'_> {
+    fn drop(&mut self) {
+        self.queued.0.fetch_sub(self.len, Ordering::Relaxed);
+    }
+}
+
+/// One-sided writes into registered memory.
+#[derive(Clone)]
+pub struct RdmaTransport {
+    client: Client,
+    fabric: Arc<dyn Fabric>,
+    id: FabricId,
+    pool: Pool,
+    timeouts: Timeouts,
+    queued: Queued,
+    /// Whether an answer that carries the object in its body may deliver it.
+    take_body: bool,
+}
+
+impl RdmaTransport {
+    /// Requests through `client` for windows of `pool`, registered with `fabric` under `id` there.
+    pub fn new(
+        client: Client,
+        fabric: Arc<dyn Fabric>,
+        id: FabricId,
+        pool: Pool,
+        timeouts: Timeouts,
+        queued: Queued,
+    ) -> Self {
+        Self {
+            client,
+            fabric,
+            id,
+            pool,
+            timeouts,
+            queued,
+            take_body: true,
+        }
+    }
+
+    /// The same, refusing bytes that come by HTTP after all.
+    pub fn strict(mut self) -> Self {
+        self.take_body = false;
+        self
+    }
+
+    /// Registers the window's memory, waiting out a revocation that is under way.
+    async fn register(&self, window: &Window) -> Result<RegistrationUse, UnregisteredWhy> {
+        let until = Instant::now() + self.pool.quarantine_bound();
+        loop {
+            let changed = self.pool.changed();
+            match self.pool.register(window, self.id) {
+                Err(UnregisteredWhy::Draining(_)) if Instant::now() < until => {
+                    // Woken by the pool; the bound only guards against a change that came in between.
+                    let _ = tokio::time::timeout(Duration::from_millis(100), changed).await;
+                }
+                result => return result,
+            }
+        }
+    }
+
+    async fn token(
+        &self,
+        part: &GetPart<'_>,
+        window: &Window,
+    ) -> Result<(RegistrationUse, Token), Error> {
+        let used = self.register(window).await.map_err(|why| {
+            let reason = match &why {
+                UnregisteredWhy::OverLimit { .. } => Reason::OverRegistrationLimit,
+                _ => Reason::RegistrationFailed,
+            };
+            self.error(
+                part,
+                reason,
+                format!("fabric {}: {why}", self.fabric.name()),
+            )
+        })?;
+        let handle = used.registration().handle();
+        match self.fabric.token(handle, window.address(), window.len()) {
+            Ok(token) => Ok((used, token)),
+            Err(error) => {
+                let reason = match error {
+                    TokenError::TooLong { .. } => Reason::ProtocolLimit,
+                    TokenError::Provider { .. } => Reason::TokenFailed,
+                };
+                Err(self.error(
+                    part,
+                    reason,
+                    format!("fabric {}: {error}", self.fabric.name()),
+                ))
+            }
+        }
+    }
+
+    fn error(&self, part: &GetPart<'_>, reason: Reason, detail: String) -> Error {
+        self.failure(part, ErrorKind::Rdma { reason, detail })
+    }
+
+    fn failure(&self, part: &GetPart<'_>, kind: ErrorKind) -> Error {
+        Error::new("GET", part.bucket, part.key, kind)
+            .with_endpoint(self.client.endpoint().to_string())
+    }
+
+    /// What a request that got no answer means. The window stays armed where the server may have it.
+    fn unanswered(&self, part: &GetPart<'_>, window: &mut Window, failed: SendError) -> Outcome {
+        if !failed.may_have_reached_server {
+            window.disarm();
+            return Outcome::failed(failed.error);
+        }
+        let reason = match failed.error.kind() {
+            ErrorKind::Timeout { .. } => Reason::RdmaTimeout,
+            _ => Reason::RdmaError,
+        };
+        let detail = format!(
+            "no answer, the server may still write: {}",
+            failed.error.kind()
+        );
+        let address = failed.error.address();
+        Outcome::failed(
+            self.error(part, reason, detail)
+                .with_address(address)
+                .with_source(failed.error),
+        )
+    }
+
+    /// The server has answered: from here on it does not write.
+    async fn answered(
+        &self,
+        part: &GetPart<'_>,
+        window: &mut Window,
+        response: Response,
+    ) -> Outcome {
+        window.disarm();
+        let head = Head::of(&response);
+        if head.status.is_success() {
+            return self.succeeded(part, window, response, head).await;
+        }
+        let error = response.into_error().await;
+        if let ErrorKind::RangeNotSatisfiable { size } = error.kind()
+            && part.is_empty_object(*size)
+        {
+            let head = Head {
+                info: ObjectInfo {
+                    size: *size,
+                    ..head.info
+                },
+                ..head
+            };
+            return head.outcome(Path::Rdma, Reason::Ok, 0, None);
+        }
+        let reason = head.judge(part, window.len(), Some(&error)).reason();
+        let error = match reason {
+            Reason::HttpError => error,
+            Reason::Modified => {
+                let (expected, found) = head.difference(part);
+                error.with_kind(ErrorKind::Modified { expected, found })
+            }
+            _ => {
+                let detail = error
+                    .message()
+                    .map_or_else(|| error.kind().to_string(), str::to_owned);
+                error.with_kind(ErrorKind::Rdma { reason, detail })
+            }
+        };
+        head.outcome(Path::None, reason, 0, Some(error))
+    }
+
+    /// A 2xx answer: the bytes are in the window, or in the body, or neither.
+    async fn succeeded(
+        &self,
+        part: &GetPart<'_>,
+        window: &mut Window,
+        response: Response,
+        head: Head,
+    ) -> Outcome {
+        let verdict = head.judge(part, window.len(), None);
+        let reason = verdict.reason();
+        let rdma = |detail: &str| ErrorKind::Rdma {
+            reason,
+            detail: detail.to_owned(),
+        };
+        let kind = match verdict {
+            Verdict::Transferred { bytes } => {
+                response.finish().await;
+                return head.outcome(Path::Rdma, Reason::Ok, bytes, None);
+            }
+            Verdict::Declined {
+                object_in_body: true,
+            }
+            | Verdict::ReplyMissing {
+                object_in_body: true,
+            } if self.take_body => {
+                let why = response.error(rdma("the object came in the body"));
+                return match response.receive_part(part, window).await {
+                    Ok(received) => head.outcome(Path::Http, reason, received.bytes, Some(why)),
+                    Err(error) => head.outcome(Path::None, error.reason(), 0, Some(error)),
+                };
+            }
+            Verdict::BytesMismatch { said, expected } => match head.larger_than(part, window.len())
+            {
+                Some(needed) => ErrorKind::BufferTooSmall {
+                    needed,
+                    have: window.len(),
+                },
+                None => rdma(&format!("{said} bytes transferred, {expected} expected")),
+            },
+            Verdict::Modified => {
+                let (expected, found) = head.difference(part);
+                ErrorKind::Modified { expected, found }
+            }
+            Verdict::Unusable { header, why, .. } => rdma(&format!("{header}: {why}")),
+            Verdict::Declined { .. } => rdma("the server answered 501"),
+            Verdict::ReplyMissing { .. } => rdma(&format!(
+                "status {} without {REPLY_HEADER}",
+                head.status.as_u16()
+            )),
+            Verdict::BytesMissing => rdma(&format!("no {BYTES_HEADER}")),
+            Verdict::TokenRejected | Verdict::RdmaError | Verdict::Http => {
+                rdma("an error in a successful answer")
+            }
+        };
+        let error = response.error(kind);
+        head.outcome(Path::None, error.reason(), 0, Some(error))
+    }
+}
+
+impl Transport for RdmaTransport {
+    async fn get(&self, part: &GetPart<'_>, window: &mut Window) -> Outcome {
+        let (used, token) = match self.token(part, window).await {
+            Ok(both) => both,
+            Err(error) => return Outcome::failed(error),
+        };
+        let registered = Instant::now();
+        window.arm(used);
+        let (_queued, total) = self.queued.add(window.len());
+        let version = part
+            .version_to_name()
+            .map(|version| [("versionId", version)]);
+        let mut headers = match part.headers() {
+            Ok(headers) => headers,
+            Err(text) => {
+                window.disarm();
+                return Outcome::failed(self.failure(part, ErrorKind::Config(text)));
+            }
+        };
+        headers.insert(TOKEN_HEADER, token_value(&token));
+        let request = Request {
+            method: Method::GET,
+            bucket: part.bucket,
+            key: part.key,
+            query: version.as_ref().map_or(&[], |query| query.as_slice()),
+            headers,
+            first_byte: self.timeouts.rdma(total),
+            stale: Stale::Report,
+        };
+        let outcome = match self.client.send(&request).await {
+            Ok(response) => self.answered(part, window, response).await,
+            Err(failed) => self.unanswered(part, window, failed),
+        };
+        Outcome {
+            registered: Some(registered),
+            ..outcome
+        }
+    }
+}
+
+fn token_value(token: &Token) -> HeaderValue {
+    let mut value =
+        HeaderValue::try_from(token.encode()).unwrap_or_else(|_| HeaderValue::from_static(""));
+    value.set_sensitive(true);
+    value
+}
+
+/// The facts of an answer's head, kept while its body is read.
+struct Head {
+    status: StatusCode,
+    headers: HeaderMap,
+    content_length: Option<u64>,
+    content_range: Option<ContentRange>,
+    info: ObjectInfo,
+    request_id: Option<String>,
+    first_byte: Instant,
+}
+
+impl Head {
+    fn of(response: &Response) -> Self {
+        let headers = response.headers().clone();
+        let content_range = crate::object::text(&headers, &http::header::CONTENT_RANGE)
+            .and_then(|text| ContentRange::parse(text).ok());
+        Self {
+            status: response.status(),
+            content_length: response.content_length(),
+            content_range,
+            info: response.info(),
+            request_id: response.request_id().map(str::to_owned),
+            first_byte: response.first_byte,
+            headers,
+        }
+    }
+
+    fn judge(&self, part: &GetPart<'_>, window: u64, error: Option<&Error>) -> Verdict {
+        let header =
+            |name: &'static str| self.headers.get(name).and_then(|value| value.to_str().ok());
+        let etag = part.pin.and_then(|pin| pin.etag.as_ref()).or(part.if_match);
+        let reply = Reply {
+            status: self.status.as_u16(),
+            rdma_reply: header(REPLY_HEADER),
+            bytes_transferred: header(BYTES_HEADER),
+            content_length: self.content_length,
+            content_range: self.content_range,
+            etag: self.info.etag.as_ref().map(|etag| etag.as_str()),
+            s3_code: error.and_then(Error::code),
+            s3_message: error.and_then(Error::message),
+        };
+        let offset = part.range.map_or(0, |range| range.offset);
+        let total = part.pin.map(|pin| pin.size);
+        let exact = match (part.range, total) {
+            (Some(range), Some(total)) => Some(range.len.min(total.saturating_sub(offset))),
+            (None, total) => total,
+            _ => None,
+        };
+        let verdict = judge(
+            &reply,
+            &Expected {
+                offset,
+                window,
+                exact,
+                ranged: part.range.is_some(),
+                etag: etag.map(|e| e.as_str()),
+                total,
+            },
+        );
+        match verdict {
+            // It is not the same as none.
+            Verdict::Transferred { .. } if self.has_unreadable_range() => Verdict::Unusable {
+                header: "content-range",
+                why: "it is not a range".into(),
+                reason: Reason::BytesMismatch,
+            },
+            verdict => verdict,
+        }
+    }
+
+    fn has_unreadable_range(&self) -> bool {
+        self.content_range.is_none() && self.headers.contains_key(http::header::CONTENT_RANGE)
+    }
+
+    /// The object's size, where the whole object was asked for and is larger than the window.
+    fn larger_than(&self, part: &GetPart<'_>, window: u64) -> Option<u64> {
+        let total = self.content_range.and_then(|range| range.total)?;
+        (part.range.is_none() && total > window).then_some(total)
+    }
+
+    fn difference(&self, part: &GetPart<'_>) -> (String, String) {
+        let pinned = part.pin.and_then(|pin| pin.difference(&self.info));
+        pinned.unwrap_or_else(|| {
+            let text = |etag: Option<&crate::object::ETag>| {
+                etag.map_or("no etag".to_owned(), |e| format!("etag {e}"))
+            };
+            (text(part.if_match), text(self.info.etag.as_ref()))
+        })
+    }
+
+    fn outcome(self, path: Path, reason: Reason, bytes: u64, error: Option<Error>) -> Outcome {
+        Outcome {
+            path,
+            reason,
+            bytes,
+            status: Some(self.status.as_u16()),
+            info: self.info,
+            request_id: self.request_id,
+            registered: None,
+            first_byte: Some(self.first_byte),
+            error,
+        }
+    }
+}
