@@ -1,0 +1,303 @@
+//! The command line of the server, for its own binary and for others that host it.
+
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
+
+use clap::Parser;
+
+use crate::ceiling::{self, CeilingError};
+use crate::content;
+use crate::faults::{self, FaultError, Rule};
+use crate::sim::{Sim, SimError, SimOptions};
+use crate::store::Listed;
+
+const EXAMPLES: &str = "\
+Examples:
+  s3sim                                        synthetic objects on a free port
+  s3sim --listen 127.0.0.1:9000 --anonymous    then: curl http://127.0.0.1:9000/bench/64KiB -o x
+  s3sim --root ./data                          the files of ./data/BUCKET/...
+  s3sim --faults faults.toml                   with faults; see the README for the rules
+  s3sim --ceiling                              how fast this server is on this machine
+
+Synthetic keys begin (after the last /) with a size: 1048576, 64KiB, 8MiB-0001, train/1GiB-x.
+One line, `listening on URL`, goes to stdout; the log goes to stderr (filter: RUST_LOG).";
+
+/// An S3 server for tests and benchmarks, with faults and the loopback RDMA fabric.
+#[derive(Clone, Parser)]
+#[command(name = "s3sim", version, about, after_help = EXAMPLES)]
+pub struct Args {
+    /// Address to listen at; port 0 takes a free one
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:0")]
+    pub listen: SocketAddr,
+
+    /// Threads that serve [default: one a core, 16 at most]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub threads: Option<u16>,
+
+    /// Serve the files of this folder, whose subfolders are the buckets, instead of synthetic objects
+    #[arg(long, value_name = "DIR")]
+    pub root: Option<PathBuf>,
+
+    /// Bucket of synthetic objects; may be repeated
+    #[arg(long = "bucket", value_name = "NAME", default_values = ["bench", "train", "test"])]
+    pub buckets: Vec<String>,
+
+    /// How many synthetic names listings show
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub list_count: u32,
+
+    /// Size of each of them
+    #[arg(long, value_name = "SIZE", default_value = "1MiB", value_parser = parse_size)]
+    pub list_size: u64,
+
+    /// What each of their names begins with
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub list_prefix: String,
+
+    /// Access key that signatures must be of
+    #[arg(long, value_name = "KEY", default_value = "s3sim")]
+    pub access_key: String,
+
+    /// Its secret
+    #[arg(
+        long,
+        value_name = "SECRET",
+        default_value = "s3simsecret",
+        hide_default_value = true
+    )]
+    pub secret_key: String,
+
+    /// Region that signatures must be for
+    #[arg(long, value_name = "REGION", default_value = "us-east-1")]
+    pub region: String,
+
+    /// Serve unsigned requests too
+    #[arg(long)]
+    pub anonymous: bool,
+
+    /// Script of faults (TOML)
+    #[arg(long, value_name = "FILE")]
+    pub faults: Option<PathBuf>,
+
+    /// Ignore RDMA tokens, as a server without the feature does
+    #[arg(long)]
+    pub no_rdma: bool,
+
+    /// Folder of the loopback fabric [default: that of every process of this user]
+    #[arg(long, value_name = "DIR")]
+    pub loopback_dir: Option<PathBuf>,
+
+    /// End when stdin ends: for parents that spawn this
+    #[arg(long)]
+    pub exit_with_stdin: bool,
+
+    /// Measure how fast this server is on this machine, for so many seconds a figure, and end
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2",
+          value_parser = clap::value_parser!(u16).range(1..=600))]
+    pub ceiling: Option<u16>,
+}
+
+/// Why the command failed.
+#[derive(Debug, thiserror::Error)]
+pub enum CliError {
+    /// The server could not start.
+    #[error(transparent)]
+    Start(#[from] SimError),
+    /// The script of faults could not be read.
+    #[error("cannot read {}: {source}", path.display())]
+    ReadFaults {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The script of faults says something unknown or impossible.
+    #[error("{}: {source}", path.display())]
+    Faults {
+        /// The file.
+        path: PathBuf,
+        /// What.
+        source: FaultError,
+    },
+    /// The ceiling could not be measured.
+    #[error(transparent)]
+    Ceiling(#[from] CeilingError),
+    /// stdout could not be written.
+    #[error("cannot write to stdout: {0}")]
+    Stdout(#[source] io::Error),
+}
+
+/// Runs the command: until stdin ends where that was asked for, else until the process is killed.
+pub fn run(args: Args) -> Result<(), CliError> {
+    if let Some(seconds) = args.ceiling {
+        let threads = args
+            .threads
+            .map_or(SimOptions::default().threads, usize::from);
+        let ceiling = ceiling::measure(threads, Duration::from_secs(seconds.into()))?;
+        return print(&ceiling);
+    }
+    let exit_with_stdin = args.exit_with_stdin;
+    let sim = Sim::start(options(args)?)?;
+    print(&format_args!("listening on {}\n", sim.url()))?;
+    if exit_with_stdin {
+        // An error of stdin is an end of it too.
+        let mut stdin = io::stdin().lock();
+        let mut ignored = [0; 512];
+        while matches!(stdin.read(&mut ignored), Ok(1..)) {}
+        return Ok(());
+    }
+    loop {
+        thread::park();
+    }
+}
+
+/// Sends the log to stderr, filtered by `RUST_LOG` (`info` if unset).
+pub fn log_to_stderr() {
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr);
+    // Fails where the host of this command already has a log: then that one is used.
+    let _ = log.try_init();
+}
+
+fn print(text: &dyn fmt::Display) -> Result<(), CliError> {
+    let mut stdout = io::stdout().lock();
+    write!(stdout, "{text}")
+        .and_then(|()| stdout.flush())
+        .map_err(CliError::Stdout)
+}
+
+fn options(args: Args) -> Result<SimOptions, CliError> {
+    let defaults = SimOptions::default();
+    Ok(SimOptions {
+        listen: args.listen,
+        threads: args.threads.map_or(defaults.threads, usize::from),
+        root: args.root,
+        buckets: args.buckets,
+        listed: Listed {
+            count: args.list_count,
+            size: args.list_size,
+            prefix: args.list_prefix,
+        },
+        access_key: args.access_key,
+        secret_key: args.secret_key,
+        region: args.region,
+        anonymous: args.anonymous,
+        rdma: !args.no_rdma,
+        loopback_folder: args.loopback_dir,
+        faults: args.faults.map_or(Ok(Vec::new()), read_faults)?,
+    })
+}
+
+fn read_faults(path: PathBuf) -> Result<Vec<Rule>, CliError> {
+    match std::fs::read_to_string(&path) {
+        Err(source) => Err(CliError::ReadFaults { path, source }),
+        Ok(text) => faults::parse(&text).map_err(|source| CliError::Faults { path, source }),
+    }
+}
+
+fn parse_size(text: &str) -> Result<u64, String> {
+    let plain = !text.contains(['/', '-', '.', '_']);
+    let size = content::size_of_key(text).filter(|_| plain);
+    size.ok_or_else(|| "a size is digits and B, KiB, MiB, GiB, TiB or nothing".to_owned())
+}
+
+impl fmt::Debug for Args {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Args")
+            .field("listen", &self.listen)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn flags_become_options() {
+        let args = Args::parse_from([
+            "s3sim",
+            "--bucket",
+            "a",
+            "--bucket",
+            "b",
+            "--no-rdma",
+            "--anonymous",
+            "--threads",
+            "3",
+            "--list-count",
+            "5",
+            "--list-size",
+            "64KiB",
+            "--list-prefix",
+            "x/",
+        ]);
+        let options = options(args).unwrap();
+        assert_eq!(options.buckets, ["a", "b"]);
+        assert_eq!(
+            (options.threads, options.rdma, options.anonymous),
+            (3, false, true)
+        );
+        assert_eq!(
+            options.listed,
+            Listed {
+                count: 5,
+                size: 65536,
+                prefix: "x/".into()
+            }
+        );
+    }
+
+    #[test]
+    fn bad_flags_are_refused() {
+        for flags in [
+            ["--threads", "0"],
+            ["--list-size", "1MiB-x"],
+            ["--listen", "x"],
+            ["--x", "y"],
+        ] {
+            assert!(
+                Args::try_parse_from(["s3sim"].iter().chain(&flags)).is_err(),
+                "{flags:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_script_that_is_missing_or_wrong_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("f.toml");
+        assert!(
+            read_faults(path.clone())
+                .unwrap_err()
+                .to_string()
+                .contains("f.toml")
+        );
+        std::fs::write(&path, "[[rule]]\naction = \"nothing\"").unwrap();
+        let error = read_faults(path).unwrap_err().to_string();
+        assert!(
+            error.contains("f.toml") && error.contains("nothing"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn debug_does_not_show_the_secret() {
+        let args = Args::parse_from(["s3sim", "--secret-key", "hush"]);
+        assert!(!format!("{args:?}").contains("hush"));
+        assert!(!format!("{:?}", options(args).unwrap()).contains("hush"));
+    }
+}

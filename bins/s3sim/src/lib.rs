@@ -1,0 +1,42 @@
+//! An S3 server for tests and benchmarks: synthetic objects or the files of a folder, real
+//! signatures, RDMA over the loopback fabric, and faults by a script.
+//!
+//! ```text
+//! sim         threads, runtimes, the accepting socket
+//!  connection   request heads in, answers out, faults on the wire
+//!   request       a parsed head
+//!   service       routes, S3's checks, faults -> Answer
+//!    auth  range  listing      pure rules
+//!    store  folder  content    where bytes come from
+//!    rdma                      GET with a token
+//!   answer        what goes out, and how its delivery goes wrong
+//! ```
+//!
+//! Everything that a client can see is simulated honestly unless a fault rule says otherwise: the
+//! README beside this crate lists rules, keys and answers.
+#![forbid(unsafe_code)]
+
+mod answer;
+mod auth;
+pub mod ceiling;
+pub mod cli;
+mod connection;
+pub mod content;
+mod counters;
+mod date;
+pub mod faults;
+mod folder;
+mod listing;
+mod range;
+mod rdma;
+mod request;
+mod s3_error;
+mod service;
+mod sim;
+mod store;
+mod uri;
+
+pub use counters::Counters;
+pub use faults::{Action, FaultError, Faults, Kind, Rule};
+pub use sim::{Sim, SimError, SimOptions};
+pub use store::Listed;
