@@ -1,0 +1,292 @@
+//! How an engine is described, checked and started.
+
+use std::io;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use s3engine_pool::{Pool, PoolError, PoolOptions, Registrar};
+use s3engine_s3::Policy;
+use s3engine_s3::credentials::Credentials;
+use s3engine_s3::endpoint::Endpoint;
+use s3engine_s3::fabric::Fabric;
+use s3engine_s3::fabric::loopback::{Loopback, LoopbackOptions};
+use s3engine_s3::rdma::Queued;
+use s3engine_s3::retry::RetryPolicy;
+use s3engine_s3::timeouts::Timeouts;
+use tokio_util::sync::CancellationToken;
+
+use crate::engine::{Core, Engine, Inner};
+use crate::in_flight::{InFlight, Limits};
+use crate::report::Warnings;
+use crate::route::FabricState;
+use crate::worker::Workers;
+
+/// Which fabric an engine uses.
+#[derive(Default)]
+#[non_exhaustive]
+pub enum Rdma {
+    /// The best one that this host has. None found is a fallback, not an intent.
+    #[default]
+    Auto,
+    /// None, by intent.
+    Off,
+    /// One-sided writes between processes of this host: for servers that run here, such as s3sim.
+    Loopback(LoopbackOptions),
+    /// A fabric of the caller's.
+    Custom(Arc<dyn Fabric>),
+}
+
+/// Why an engine could not be started.
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    /// The pool's settings or memory.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    /// A thread could not be started.
+    #[error("starting the engine's threads: {0}")]
+    Threads(#[source] io::Error),
+    /// A setting outside its range.
+    #[error("{setting} is {value}, which is not between {least} and {most}")]
+    Setting {
+        /// The setting's name.
+        setting: &'static str,
+        /// Its value.
+        value: u64,
+        /// The least value.
+        least: u64,
+        /// The greatest value.
+        most: u64,
+    },
+}
+
+/// Describes an [`Engine`].
+#[must_use = "call build to start the engine"]
+pub struct EngineBuilder {
+    endpoint: Endpoint,
+    credentials: Credentials,
+    pool: PoolOptions,
+    rdma: Rdma,
+    policy: Policy,
+    limits: Limits,
+    timeouts: Timeouts,
+    retry: RetryPolicy,
+    deadline: Duration,
+    rdma_threshold: u64,
+    http_part: u64,
+    rdma_part: u64,
+    threads: Option<usize>,
+}
+
+impl EngineBuilder {
+    pub(crate) fn new(endpoint: Endpoint) -> Self {
+        Self {
+            endpoint,
+            credentials: Credentials::anonymous(),
+            pool: PoolOptions::default(),
+            rdma: Rdma::Auto,
+            policy: Policy::default(),
+            limits: Limits::default(),
+            timeouts: Timeouts::default(),
+            retry: RetryPolicy::default(),
+            // Longer than any transfer that still moves should take; a bound against the unforeseen.
+            deadline: Duration::from_secs(3600),
+            rdma_threshold: 64 << 10,
+            http_part: 8 << 20,
+            rdma_part: 256 << 20,
+            threads: None,
+        }
+    }
+
+    /// Who signs the requests. Nobody, by default.
+    pub fn credentials(mut self, credentials: Credentials) -> Self {
+        self.credentials = credentials;
+        self
+    }
+
+    /// The pool of memory.
+    pub fn pool(mut self, options: PoolOptions) -> Self {
+        self.pool = options;
+        self
+    }
+
+    /// The fabric.
+    pub fn rdma(mut self, rdma: Rdma) -> Self {
+        self.rdma = rdma;
+        self
+    }
+
+    /// What GETs allow that say nothing themselves.
+    pub fn policy(mut self, policy: Policy) -> Self {
+        self.policy = policy;
+        self
+    }
+
+    /// How much may be under way at once.
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// How long the phases of a request may take.
+    pub fn timeouts(mut self, timeouts: Timeouts) -> Self {
+        self.timeouts = timeouts;
+        self
+    }
+
+    /// When and how often a request is tried again.
+    pub fn retry(mut self, retry: RetryPolicy) -> Self {
+        self.retry = retry;
+        self
+    }
+
+    /// How long a GET may take that says nothing itself, everything included. One hour by default.
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    /// Under `prefer-rdma`, GETs of fewer bytes go by HTTP. 64 KiB by default.
+    pub fn rdma_threshold(mut self, bytes: u64) -> Self {
+        self.rdma_threshold = bytes;
+        self
+    }
+
+    /// Bytes of one request by HTTP and by RDMA. 8 MiB and 256 MiB by default.
+    pub fn part_sizes(mut self, http: u64, rdma: u64) -> Self {
+        (self.http_part, self.rdma_part) = (http, rdma);
+        self
+    }
+
+    /// Threads that move bytes. As many as there are processors, at most 16, by default.
+    pub fn threads(mut self, threads: usize) -> Self {
+        self.threads = Some(threads);
+        self
+    }
+
+    /// Starts the engine.
+    pub fn build(self) -> Result<Engine, BuildError> {
+        self.check()?;
+        let threads = self.threads.unwrap_or_else(|| {
+            thread::available_parallelism()
+                .map_or(1, usize::from)
+                .min(16)
+        });
+        let found = find(self.rdma);
+        let registrars = found
+            .fabric
+            .iter()
+            .map(|fabric| Arc::clone(fabric) as Arc<dyn Registrar>)
+            .collect();
+        let pool = Pool::with_fabrics(self.pool, registrars)?;
+        if found.fabric.is_none() {
+            tracing::info!(detail = found.detail, "no fabric");
+        }
+        let (workers, receivers) = Workers::new(threads);
+        let core = Core {
+            endpoint: Arc::new(self.endpoint),
+            credentials: Arc::new(self.credentials),
+            timeouts: self.timeouts,
+            retry: self.retry,
+            fabric: found.fabric.zip(pool.fabric(0)),
+            pool,
+            fabric_state: found.state,
+            fabric_detail: found.detail,
+            policy: self.policy,
+            deadline: self.deadline,
+            rdma_threshold: self.rdma_threshold,
+            http_part: self.http_part,
+            rdma_part: self.rdma_part,
+            in_flight: InFlight::new(self.limits),
+            queued: Queued::default(),
+            warnings: Warnings::default(),
+            workers,
+            stop: CancellationToken::new(),
+        };
+        Ok(Engine::from_inner(
+            Inner::start(core, receivers).map_err(BuildError::Threads)?,
+        ))
+    }
+
+    fn check(&self) -> Result<(), BuildError> {
+        let within = |setting, value: u64, least, most| {
+            let fine = (least..=most).contains(&value);
+            fine.then_some(()).ok_or(BuildError::Setting {
+                setting,
+                value,
+                least,
+                most,
+            })
+        };
+        within("the HTTP part size", self.http_part, 64 << 10, 5 << 30)?;
+        within(
+            "the RDMA part size",
+            self.rdma_part,
+            64 << 10,
+            u64::from(u32::MAX),
+        )?;
+        within(
+            "the number of threads",
+            self.threads.unwrap_or(1) as u64,
+            1,
+            1024,
+        )?;
+        within(
+            "the number of requests in flight",
+            self.limits.requests as u64,
+            1,
+            1 << 20,
+        )?;
+        within(
+            "the number of bytes in flight",
+            self.limits.bytes,
+            1 << 20,
+            1 << 43,
+        )?;
+        within(
+            "the deadline in seconds",
+            self.deadline.as_secs().max(1),
+            1,
+            365 * 86_400,
+        )
+    }
+}
+
+struct Found {
+    fabric: Option<Arc<dyn Fabric>>,
+    state: FabricState,
+    /// Why there is none, for people.
+    detail: String,
+}
+
+fn find(rdma: Rdma) -> Found {
+    let none = |state, detail: String| Found {
+        fabric: None,
+        state,
+        detail,
+    };
+    match rdma {
+        Rdma::Off => none(
+            FabricState::Off,
+            "RDMA is switched off by configuration".into(),
+        ),
+        Rdma::Auto => none(
+            FabricState::Missing,
+            "no RDMA fabric found: this version drives only `loopback`, which must be asked for"
+                .into(),
+        ),
+        Rdma::Loopback(options) => match Loopback::open(options) {
+            Ok(fabric) => ready(Arc::new(fabric)),
+            Err(error) => none(FabricState::InitFailed, format!("fabric loopback: {error}")),
+        },
+        Rdma::Custom(fabric) => ready(fabric),
+    }
+}
+
+fn ready(fabric: Arc<dyn Fabric>) -> Found {
+    Found {
+        fabric: Some(fabric),
+        state: FabricState::Ready,
+        detail: String::new(),
+    }
+}

@@ -1,0 +1,211 @@
+//! The engine: what is shared by all queues, and its public face.
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use s3engine_pool::{FabricId, Pool};
+use s3engine_s3::Policy;
+use s3engine_s3::credentials::Credentials;
+use s3engine_s3::endpoint::Endpoint;
+use s3engine_s3::error::{Error, ErrorKind};
+use s3engine_s3::fabric::Fabric;
+use s3engine_s3::object::ObjectInfo;
+use s3engine_s3::rdma::Queued;
+use s3engine_s3::retry::RetryPolicy;
+use s3engine_s3::timeouts::Timeouts;
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::builder::EngineBuilder;
+use crate::completion::Completion;
+use crate::get::{Get, Ticket};
+use crate::in_flight::InFlight;
+use crate::operation;
+use crate::queue::{Queue, QueueOptions};
+use crate::report::Warnings;
+use crate::route::FabricState;
+use crate::sink::Sink;
+use crate::worker::{self, Job, Workers};
+
+/// What every thread of an engine reads.
+pub(crate) struct Core {
+    pub(crate) endpoint: Arc<Endpoint>,
+    pub(crate) credentials: Arc<Credentials>,
+    pub(crate) timeouts: Timeouts,
+    pub(crate) retry: RetryPolicy,
+    pub(crate) pool: Pool,
+    pub(crate) fabric: Option<(Arc<dyn Fabric>, FabricId)>,
+    pub(crate) fabric_state: FabricState,
+    /// Why there is no fabric, for people.
+    pub(crate) fabric_detail: String,
+    pub(crate) policy: Policy,
+    pub(crate) deadline: Duration,
+    pub(crate) rdma_threshold: u64,
+    pub(crate) http_part: u64,
+    pub(crate) rdma_part: u64,
+    pub(crate) in_flight: InFlight,
+    pub(crate) queued: Queued,
+    pub(crate) warnings: Warnings,
+    pub(crate) workers: Workers,
+    pub(crate) stop: CancellationToken,
+}
+
+/// A GET on its way from a queue, or from a waiter, to a thread.
+pub(crate) struct Submission {
+    pub(crate) ticket: Ticket,
+    pub(crate) get: Get,
+    pub(crate) cancel: CancellationToken,
+    pub(crate) sink: Sink,
+    pub(crate) submitted: Instant,
+}
+
+/// The engine as its handles hold it: ends the threads when the last one goes.
+pub(crate) struct Inner {
+    pub(crate) core: Arc<Core>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Inner {
+    pub(crate) fn start(
+        core: Core,
+        receivers: Vec<mpsc::UnboundedReceiver<Job>>,
+    ) -> io::Result<Self> {
+        let mut inner = Self {
+            core: Arc::new(core),
+            threads: Vec::new(),
+        };
+        for (nth, jobs) in receivers.into_iter().enumerate() {
+            inner
+                .threads
+                .push(worker::start(nth, Arc::clone(&inner.core), jobs)?);
+        }
+        Ok(inner)
+    }
+
+    pub(crate) fn submit(&self, submission: Submission) {
+        operation::submit(&self.core, submission);
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.core.stop.cancel();
+        let me = std::thread::current().id();
+        for thread in self.threads.drain(..) {
+            // A completion's last handle may be dropped on a thread of the engine itself.
+            if thread.thread().id() != me {
+                let _ = thread.join();
+            }
+        }
+    }
+}
+
+/// Moves S3 objects into memory of its pool, and says of each how. Clones share one engine.
+///
+/// When the last handle (engine, queue or outstanding future) goes, what is under way is cancelled and the
+/// threads end.
+#[derive(Clone)]
+pub struct Engine {
+    inner: Arc<Inner>,
+}
+
+impl Engine {
+    /// Starts describing an engine for the S3 service at `endpoint`.
+    pub fn builder(endpoint: Endpoint) -> EngineBuilder {
+        EngineBuilder::new(endpoint)
+    }
+
+    pub(crate) fn from_inner(inner: Inner) -> Self {
+        Self {
+            inner: Arc::new(inner),
+        }
+    }
+
+    /// A queue, for one thread to submit to and to take completions from.
+    pub fn queue(&self, options: QueueOptions) -> Queue {
+        Queue::new(Arc::clone(&self.inner), options)
+    }
+
+    /// The memory that transfers land in.
+    pub fn pool(&self) -> &Pool {
+        &self.inner.core.pool
+    }
+
+    /// The endpoint.
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.inner.core.endpoint
+    }
+
+    /// The fabric's name, or why there is none.
+    pub fn fabric(&self) -> Result<&'static str, &str> {
+        match &self.inner.core.fabric {
+            Some((fabric, _)) => Ok(fabric.name()),
+            None => Err(&self.inner.core.fabric_detail),
+        }
+    }
+
+    /// One GET. Runs on the engine's threads, whatever executor polls the future; dropping it cancels.
+    pub fn get(&self, get: Get) -> GetFuture {
+        let (sender, receiver) = oneshot::channel();
+        let cancel = CancellationToken::new();
+        let guard = cancel.clone().drop_guard();
+        let sink = Sink::Waiter(sender);
+        self.inner.submit(Submission {
+            ticket: Ticket(0),
+            get,
+            cancel,
+            sink,
+            submitted: Instant::now(),
+        });
+        GetFuture {
+            receiver,
+            _cancel: guard,
+            _engine: Arc::clone(&self.inner),
+        }
+    }
+
+    /// What the server says about an object, without its bytes.
+    pub async fn head(&self, bucket: &str, key: &str) -> Result<ObjectInfo, Error> {
+        let (sender, receiver) = oneshot::channel();
+        let (bucket, key): (Arc<str>, Arc<str>) = (bucket.into(), key.into());
+        let stopped = Error::new("HEAD", &*bucket, &*key, ErrorKind::Cancelled);
+        self.inner.core.workers.spawn(Box::new(move |lane| {
+            Box::pin(async move { drop(sender.send(operation::head(&lane, &bucket, &key).await)) })
+        }));
+        receiver.await.unwrap_or(Err(stopped))
+    }
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine")
+            .field("endpoint", &self.inner.core.endpoint.to_string())
+            .field("fabric", &self.fabric())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The completion of one GET, to be awaited.
+pub struct GetFuture {
+    receiver: oneshot::Receiver<Completion>,
+    _cancel: DropGuard,
+    /// Keeps the threads alive.
+    _engine: Arc<Inner>,
+}
+
+impl Future for GetFuture {
+    type Output = Completion;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Completion> {
+        // Every GET sends its completion before its sender goes (see `operation::Report`).
+        Pin::new(&mut self.receiver)
+            .poll(context)
+            .map(|sent| sent.unwrap_or_else(|_| operation::lost()))
+    }
+}

@@ -1,0 +1,46 @@
+//! Moves S3 objects into memory: over RDMA where host and server can, over HTTP where they cannot, and
+//! every completion says which of the two it was, and why.
+//!
+//! ```text
+//! Engine ── pool ──> Buffer ──Get──> Queue ──submit──> worker threads ──> Completion { path, reason, buffer }
+//! ```
+//!
+//! A [`Get`] names an object, a destination and a [`Policy`]. Buffers are handed over at submission and come
+//! back with the completion. `docs/architecture.md` draws the life of one GET.
+#![forbid(unsafe_code)]
+
+mod builder;
+mod completion;
+mod engine;
+mod get;
+mod in_flight;
+mod interrupt;
+mod operation;
+mod part;
+mod plan;
+mod queue;
+mod report;
+mod round;
+mod route;
+mod sink;
+mod worker;
+
+pub use builder::{BuildError, EngineBuilder, Rdma};
+pub use completion::{BytesByPath, Completion, Fallback, Flags, Stages};
+pub use engine::{Engine, GetFuture};
+pub use get::{Get, Ticket};
+pub use in_flight::Limits;
+pub use queue::{Queue, QueueFull, QueueOptions, WaitTimeout};
+
+pub use s3engine_pool::{
+    Buffer, HugePages, Memory, Pool, PoolError, PoolOptions, PoolStats, SlabStats, memory_limit,
+};
+pub use s3engine_s3::credentials::{Credentials, CredentialsError};
+pub use s3engine_s3::endpoint::{AddressingStyle, Endpoint, EndpointError};
+pub use s3engine_s3::error::{Error, ErrorKind, Phase};
+pub use s3engine_s3::fabric::Fabric;
+pub use s3engine_s3::fabric::loopback::LoopbackOptions;
+pub use s3engine_s3::object::{ETag, ObjectInfo};
+pub use s3engine_s3::retry::RetryPolicy;
+pub use s3engine_s3::timeouts::Timeouts;
+pub use s3engine_s3::{Path, Policy, Reason};

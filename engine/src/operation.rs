@@ -1,0 +1,396 @@
+//! The life of one GET: checked, sent its way, fetched in rounds, reported.
+//!
+//! ```text
+//! check ── size, memory ── route ── round ──┬─ fetched ───────────────────────────── succeed
+//!                                   ^       └─ failed ──┬─ another way is allowed ─┐
+//!                                   │                   └─ none is ────────────────┼─ fail
+//!                                   └── the same memory, or other memory where a remote may still write
+//! ```
+//! A round fills one slot (see `round`).
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use s3engine_pool::{Buffer, Landing, Memory, PoolError, Returning};
+use s3engine_s3::error::{Error, ErrorKind};
+use s3engine_s3::object::{ETag, ObjectInfo, Pin};
+use s3engine_s3::{Policy, Reason};
+
+use crate::completion::{Completion, Fallback, Flags};
+use crate::engine::{Core, Submission};
+use crate::get::{Get, Ticket};
+use crate::interrupt::Interrupt;
+use crate::part::Way;
+use crate::report::Report;
+use crate::round;
+use crate::route::{Route, route};
+use crate::worker::Lane;
+
+/// Rounds of one GET under `require-rdma`, each in memory of its own.
+const RDMA_ROUNDS: u32 = 2;
+
+/// Hands a GET to a thread.
+pub(crate) fn submit(core: &Arc<Core>, submission: Submission) {
+    let Submission {
+        ticket,
+        get,
+        cancel,
+        sink,
+        submitted,
+    } = submission;
+    let report = Report::new(Arc::clone(core), sink, ticket, &get, submitted);
+    if get.range.is_some_and(|(_, len)| len == 0) {
+        return report.succeed_without_bytes(get.buffer);
+    }
+    let until = submitted + get.deadline.unwrap_or(core.deadline);
+    let interrupt = Interrupt::new(cancel, core.stop.clone(), until);
+    core.workers.spawn(Box::new(move |lane| {
+        Box::pin(run(lane, get, report, interrupt))
+    }));
+}
+
+/// What stands in for a completion that its thread took with it.
+pub(crate) fn lost() -> Completion {
+    let error = Error::new("GET", "", "", ErrorKind::Cancelled);
+    Completion {
+        ticket: Ticket(0),
+        user_data: 0,
+        path: s3engine_s3::Path::None,
+        reason: Reason::Cancelled,
+        flags: Flags::empty(),
+        by_path: Default::default(),
+        status: None,
+        info: ObjectInfo::default(),
+        request_id: None,
+        stages: Default::default(),
+        fallback: None,
+        error: Some(error),
+        buffer: None,
+    }
+}
+
+/// HEAD, tried again as GETs are.
+pub(crate) async fn head(lane: &Lane, bucket: &str, key: &str) -> Result<ObjectInfo, Error> {
+    let retry = &lane.core.retry;
+    let mut attempt = 1;
+    loop {
+        let error = match lane.client.head(bucket, key).await {
+            Ok(head) => return Ok(head.info),
+            Err(error) => error.with_attempt(attempt, retry.max_attempts),
+        };
+        let Some(wait) = retry.backoff(attempt, &error, error.retry_after(), rand::random()) else {
+            return Err(error);
+        };
+        tokio::time::sleep(wait).await;
+        attempt += 1;
+    }
+}
+
+/// What a GET asks for, checked.
+pub(crate) struct Target {
+    pub(crate) bucket: Arc<str>,
+    pub(crate) key: Arc<str>,
+    pub(crate) offset: u64,
+    /// Bytes wanted; for a whole object of unknown size, bytes there is room for.
+    pub(crate) len: u64,
+    /// All of the object is wanted, however much that is.
+    pub(crate) whole: bool,
+    pub(crate) if_match: Option<ETag>,
+    /// The version, where it is known before the first answer.
+    pub(crate) pin: Option<Arc<Pin>>,
+}
+
+struct Destination {
+    fixed: bool,
+    memory: Memory,
+    len: u64,
+}
+
+async fn run(lane: Rc<Lane>, get: Get, mut report: Report, interrupt: Interrupt) {
+    let policy = get.policy.unwrap_or(lane.core.policy);
+    let fixed = get.fixed;
+    let (target, buffer) = match prepare(&lane, get, &mut report, &interrupt).await {
+        Ok(Some(both)) => both,
+        Ok(None) => return report.succeed_without_bytes(None),
+        Err((error, buffer)) => return report.fail(error, buffer),
+    };
+    let core = &lane.core;
+    let way = match route(policy, core.fabric_state, target.len, core.rdma_threshold) {
+        Route::Rdma if policy == Policy::RequireRdma => Way::RdmaOnly,
+        Route::Rdma => Way::RdmaThenHttp,
+        Route::HttpIntended(reason) => {
+            report.http_intended(reason);
+            Way::Http
+        }
+        Route::HttpFallback(reason) => {
+            report.fell_back(Fallback {
+                reason,
+                detail: core.fabric_detail.clone(),
+            });
+            Way::Http
+        }
+        Route::Refused(reason) => {
+            let kind = ErrorKind::Rdma {
+                reason,
+                detail: core.fabric_detail.clone(),
+            };
+            let error = report.error(kind);
+            return report.fail(error, Some(buffer));
+        }
+    };
+    let destination = Destination {
+        fixed,
+        memory: buffer.memory(),
+        len: buffer.len(),
+    };
+    fetch(
+        &lane,
+        &target,
+        buffer.into_landing(),
+        way,
+        &destination,
+        report,
+        &interrupt,
+    )
+    .await;
+}
+
+/// Rounds until one succeeds, or fails for good.
+async fn fetch(
+    lane: &Rc<Lane>,
+    target: &Target,
+    mut landing: Landing,
+    mut way: Way,
+    destination: &Destination,
+    mut report: Report,
+    interrupt: &Interrupt,
+) {
+    let mut rounds = 1;
+    loop {
+        let result = round::run(lane, target, &mut landing, way, &mut report, interrupt).await;
+        let finished = landing.finish();
+        let error = match result {
+            Ok(()) => match finished {
+                Ok(buffer) => {
+                    return report.succeed(Some(buffer), (!target.whole).then_some(target.len));
+                }
+                // Never so: a round succeeds only when all of its parts were answered.
+                Err(_) => {
+                    let error = report.error(ErrorKind::Cancelled);
+                    return report.fail(error, None);
+                }
+            },
+            Err(error) => error,
+        };
+        let again = match way {
+            Way::RdmaThenHttp if error.reason().is_of_rdma() => Some(Way::Http),
+            Way::RdmaOnly
+                if finished.is_err() && error.reason().is_of_rdma() && rounds < RDMA_ROUNDS =>
+            {
+                Some(way)
+            }
+            _ => None,
+        };
+        let memory = match finished {
+            Ok(buffer) => Some(buffer),
+            Err(returning) => {
+                another(
+                    lane,
+                    returning,
+                    destination,
+                    again.is_some(),
+                    &error,
+                    &mut report,
+                    interrupt,
+                )
+                .await
+            }
+        };
+        let (next, buffer) = match (again, memory) {
+            (Some(next), Some(buffer)) => (next, buffer),
+            (_, memory) => return report.fail(error, memory),
+        };
+        if next == Way::Http {
+            report.fell_back(Fallback::of(&error));
+        }
+        way = next;
+        report.start_over();
+        landing = buffer.into_landing();
+        rounds += 1;
+    }
+}
+
+/// Memory in place of a slot that a remote may still write to: the same slot after revocation where the
+/// caller fixed it, else a fresh one if the GET goes on.
+async fn another(
+    lane: &Rc<Lane>,
+    returning: Returning,
+    destination: &Destination,
+    goes_on: bool,
+    why: &Error,
+    report: &mut Report,
+    interrupt: &Interrupt,
+) -> Option<Buffer> {
+    if destination.fixed {
+        report.waits(why);
+        // Also after a cancel: the slot is the caller's again only when no remote can write. The pool bounds it.
+        return returning.wait().await.ok();
+    }
+    if !goes_on {
+        return None;
+    }
+    let pool = lane.core.pool.clone();
+    let (len, memory) = (destination.len, destination.memory);
+    let fresh = tokio::task::spawn_blocking(move || pool.try_alloc(len, memory)).await;
+    let buffer = match fresh {
+        Ok(Ok(buffer)) => Some(buffer),
+        // The pool is full: the slot itself comes back after revocation.
+        _ => interrupt
+            .or(returning.wait())
+            .await
+            .ok()
+            .and_then(Result::ok),
+    };
+    report.moved();
+    buffer
+}
+
+type Refused = (Error, Option<Buffer>);
+
+/// Checks what was asked for and finds its size and memory. `None` where an object turns out to be empty.
+async fn prepare(
+    lane: &Rc<Lane>,
+    get: Get,
+    report: &mut Report,
+    interrupt: &Interrupt,
+) -> Result<Option<(Target, Buffer)>, Refused> {
+    let Get {
+        bucket,
+        key,
+        range,
+        if_match,
+        buffer,
+        memory,
+        ..
+    } = get;
+    let mut target = Target {
+        bucket,
+        key,
+        offset: 0,
+        len: 0,
+        whole: range.is_none(),
+        if_match,
+        pin: None,
+    };
+    if target.key.is_empty() {
+        return Err((
+            report.error(ErrorKind::Config("the key is empty".into())),
+            buffer,
+        ));
+    }
+    if let Some((offset, len)) = range {
+        if offset.checked_add(len).is_none() {
+            let text =
+                format!("a range of {len} bytes at {offset} ends past what 64 bits can count");
+            return Err((report.error(ErrorKind::Config(text)), buffer));
+        }
+        (target.offset, target.len) = (offset, len);
+    }
+    if let Some(buffer) = buffer {
+        if !buffer.is_of(&lane.core.pool) {
+            let text = format!(
+                "slot {:?} is of another pool than this engine's",
+                buffer.slot()
+            );
+            return Err((
+                report
+                    .error(ErrorKind::Config(text))
+                    .with_reason(Reason::StaleBuffer),
+                Some(buffer),
+            ));
+        }
+        if target.whole {
+            target.len = buffer.len();
+        } else if buffer.len() < target.len {
+            let kind = ErrorKind::BufferTooSmall {
+                needed: target.len,
+                have: buffer.len(),
+            };
+            return Err((report.error(kind), Some(buffer)));
+        }
+        return Ok(Some((target, buffer)));
+    }
+    if target.whole {
+        let info = look(lane, &target, report, interrupt)
+            .await
+            .map_err(|error| (error, None))?;
+        let Some(pin) = Pin::of(&info) else {
+            let text = "the answer to HEAD has no size".to_owned();
+            return Err((report.error(ErrorKind::Protocol(text)), None));
+        };
+        target.len = pin.size;
+        target.pin = Some(Arc::new(pin));
+        report.set_info(info);
+        if target.len == 0 {
+            return Ok(None);
+        }
+    }
+    let buffer = lease(lane, target.len, memory, report, interrupt)
+        .await
+        .map_err(|error| (error, None))?;
+    Ok(Some((target, buffer)))
+}
+
+/// The object's size and version, and whether it is the one that the caller wants.
+async fn look(
+    lane: &Lane,
+    target: &Target,
+    report: &Report,
+    interrupt: &Interrupt,
+) -> Result<ObjectInfo, Error> {
+    let looked = interrupt.or(head(lane, &target.bucket, &target.key)).await;
+    let info = looked.map_err(|kind| report.error(kind))??;
+    match (&target.if_match, &info.etag) {
+        (Some(wanted), found) if found.as_ref() != Some(wanted) => {
+            let found = found
+                .as_ref()
+                .map_or("no etag".to_owned(), |etag| format!("etag {etag}"));
+            Err(report.error(ErrorKind::Modified {
+                expected: format!("etag {wanted}"),
+                found,
+            }))
+        }
+        _ => Ok(info),
+    }
+}
+
+/// A slot, waited for on a thread that may block (making a slab takes time) as long as the deadline allows.
+async fn lease(
+    lane: &Lane,
+    len: u64,
+    memory: Memory,
+    report: &Report,
+    interrupt: &Interrupt,
+) -> Result<Buffer, Error> {
+    let pool = lane.core.pool.clone();
+    loop {
+        let changed = pool.changed();
+        let once = pool.clone();
+        let tried = tokio::task::spawn_blocking(move || once.try_alloc(len, memory)).await;
+        let why = match tried {
+            Ok(Ok(buffer)) => return Ok(buffer),
+            Ok(Err(PoolError::WouldBlock { .. })) => {
+                interrupt
+                    .or(changed)
+                    .await
+                    .map_err(|kind| report.error(kind))?;
+                continue;
+            }
+            Ok(Err(error)) => error.to_string(),
+            Err(error) => error.to_string(),
+        };
+        return Err(report
+            .error(ErrorKind::Config(why))
+            .with_reason(Reason::StaleBuffer));
+    }
+}

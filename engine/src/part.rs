@@ -1,0 +1,194 @@
+//! One part of a GET: attempts by its first way, then by HTTP where that is allowed.
+
+use std::sync::Arc;
+
+use s3engine_pool::Window;
+use s3engine_s3::error::{Error, ErrorKind};
+use s3engine_s3::http::GetPart;
+use s3engine_s3::object::{ETag, Pin};
+use s3engine_s3::range::ByteRange;
+use s3engine_s3::retry::RetryPolicy;
+use s3engine_s3::transport::{Outcome, Transport};
+use s3engine_s3::{Path, Reason};
+
+use crate::completion::Fallback;
+use crate::interrupt::Interrupt;
+use crate::worker::Lane;
+
+/// How a part may travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// By the fabric, and by nothing else.
+    RdmaOnly,
+    /// By the fabric; in the answer's body where the server prefers that.
+    Rdma,
+    /// The same; and by HTTP where neither delivers.
+    RdmaThenHttp,
+    /// By HTTP.
+    Http,
+}
+
+impl Way {
+    pub(crate) fn is_rdma(self) -> bool {
+        self != Way::Http
+    }
+}
+
+/// What to fetch.
+#[derive(Clone)]
+pub(crate) struct Wanted {
+    pub(crate) bucket: Arc<str>,
+    pub(crate) key: Arc<str>,
+    pub(crate) range: Option<ByteRange>,
+    pub(crate) pin: Option<Arc<Pin>>,
+    pub(crate) if_match: Option<ETag>,
+}
+
+/// What became of a part.
+pub(crate) struct PartEnd {
+    pub(crate) outcome: Outcome,
+    /// Why its bytes, or its last attempt, went by HTTP although RDMA was wanted.
+    pub(crate) fallback: Option<Fallback>,
+}
+
+impl Wanted {
+    fn request(&self) -> GetPart<'_> {
+        GetPart {
+            bucket: &self.bucket,
+            key: &self.key,
+            range: self.range,
+            pin: self.pin.as_deref(),
+            if_match: self.if_match.as_ref(),
+        }
+    }
+
+    pub(crate) fn error(&self, kind: ErrorKind) -> Error {
+        Error::new("GET", &*self.bucket, &*self.key, kind)
+    }
+}
+
+/// Fetches a part into its window. A window that a remote may still write to goes to quarantine with its
+/// slot when this returns.
+pub(crate) async fn run(
+    lane: &Lane,
+    wanted: &Wanted,
+    mut window: Window,
+    way: Way,
+    interrupt: &Interrupt,
+) -> PartEnd {
+    let attempts = Attempts { lane, wanted, way };
+    match interrupt.or(attempts.run(&mut window)).await {
+        Ok(end) => end,
+        Err(kind) => {
+            let error = wanted
+                .error(kind)
+                .with_endpoint(lane.core.endpoint.to_string());
+            PartEnd {
+                outcome: Outcome::failed(error),
+                fallback: None,
+            }
+        }
+    }
+}
+
+struct Attempts<'a> {
+    lane: &'a Lane,
+    wanted: &'a Wanted,
+    way: Way,
+}
+
+impl Attempts<'_> {
+    async fn run(&self, window: &mut Window) -> PartEnd {
+        let mut fallback = None;
+        if let (true, Some((lenient, strict))) = (self.way.is_rdma(), &self.lane.rdma) {
+            let transport = if self.way == Way::RdmaOnly {
+                strict
+            } else {
+                lenient
+            };
+            let outcome = self.attempt(transport, window).await;
+            match (outcome.path, &outcome.error) {
+                // The object came in the body of the answer.
+                (Path::Http, Some(error)) => fallback = Some(Fallback::of(error)),
+                (Path::None, Some(error)) if self.may_go_by_http(error, window) => {
+                    fallback = Some(Fallback::of(error));
+                    let outcome = self.attempt(&self.lane.http, window).await;
+                    return PartEnd { outcome, fallback };
+                }
+                _ => {}
+            }
+            return PartEnd { outcome, fallback };
+        }
+        PartEnd {
+            outcome: self.attempt(&self.lane.http, window).await,
+            fallback,
+        }
+    }
+
+    /// Attempts by one transport, as many as the policy for retries allows.
+    async fn attempt(&self, transport: &impl Transport, window: &mut Window) -> Outcome {
+        let retry = &self.lane.core.retry;
+        let mut attempt = 1;
+        loop {
+            let mut outcome = transport.get(&self.wanted.request(), window).await;
+            // A success that fell back keeps its error: that is the reason of the fallback.
+            if outcome.path != Path::None {
+                return outcome;
+            }
+            let Some(error) = outcome.error.take() else {
+                return outcome;
+            };
+            let error = error.with_attempt(attempt, retry.max_attempts);
+            // Where a remote may still write, nothing may be tried again in the same memory.
+            let wait = if window.is_armed() {
+                None
+            } else {
+                self.wait_before_next(retry, attempt, &error)
+            };
+            let Some(wait) = wait else {
+                outcome.error = Some(error);
+                return outcome;
+            };
+            tracing::debug!(%error, ?wait, "trying again");
+            metrics::counter!("s3engine_retries_total", "reason" => error.reason().as_str())
+                .increment(1);
+            tokio::time::sleep(wait).await;
+            attempt += 1;
+        }
+    }
+
+    fn wait_before_next(
+        &self,
+        retry: &RetryPolicy,
+        attempt: u32,
+        error: &Error,
+    ) -> Option<std::time::Duration> {
+        let random = rand::random();
+        match error.reason() {
+            Reason::HttpError => retry.backoff(attempt, error, error.retry_after(), random),
+            // The server answered that its fabric failed. Where HTTP is at hand that is not worth waiting for.
+            Reason::RdmaError if self.way == Way::RdmaOnly && attempt < retry.max_attempts => {
+                Some(retry.base.mul_f64(random))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether HTTP may deliver what RDMA did not. Errors of the object itself would be the same there.
+    fn may_go_by_http(&self, error: &Error, window: &Window) -> bool {
+        self.way == Way::RdmaThenHttp && error.reason().is_of_rdma() && !window.is_armed()
+    }
+}
+
+impl Fallback {
+    pub(crate) fn of(error: &Error) -> Self {
+        let detail = match error.kind() {
+            ErrorKind::Rdma { detail, .. } => detail.clone(),
+            kind => kind.to_string(),
+        };
+        Self {
+            reason: error.reason(),
+            detail,
+        }
+    }
+}

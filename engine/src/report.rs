@@ -1,0 +1,283 @@
+//! From the facts of a GET to its completion, its metrics, and the log: in one place, once per GET.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use s3engine_pool::Buffer;
+use s3engine_s3::error::{Error, ErrorKind};
+use s3engine_s3::object::ObjectInfo;
+use s3engine_s3::{Path, Reason};
+
+use crate::completion::{BytesByPath, Completion, Fallback, Flags, Stages};
+use crate::engine::Core;
+use crate::get::{Get, Ticket};
+use crate::part::PartEnd;
+use crate::sink::Sink;
+
+/// Causes that were warned of.
+#[derive(Default)]
+pub(crate) struct Warnings(Mutex<HashSet<(Reason, String)>>);
+
+impl Warnings {
+    /// More causes than this are not told apart any more, so that the table stays small.
+    const MOST: usize = 256;
+
+    fn is_new(&self, fallback: &Fallback) -> bool {
+        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.len() < Self::MOST && seen.insert((fallback.reason, fallback.detail.clone()))
+    }
+}
+
+/// Gathers what happens to one GET, and tells its sink exactly once how it ended: when dropped without
+/// an end, as cancelled.
+pub(crate) struct Report {
+    core: Arc<Core>,
+    sink: Option<Sink>,
+    ticket: Ticket,
+    user_data: u64,
+    bucket: Arc<str>,
+    key: Arc<str>,
+    submitted: Instant,
+    intent: Option<Reason>,
+    flags: Flags,
+    by_path: BytesByPath,
+    fallback: Option<Fallback>,
+    last: Last,
+    stages: Stages,
+}
+
+/// Facts of the last answer.
+#[derive(Default)]
+struct Last {
+    status: Option<u16>,
+    info: ObjectInfo,
+    request_id: Option<String>,
+}
+
+impl Report {
+    pub(crate) fn new(
+        core: Arc<Core>,
+        sink: Sink,
+        ticket: Ticket,
+        get: &Get,
+        submitted: Instant,
+    ) -> Self {
+        metrics::gauge!("s3engine_in_flight_gets").increment(1);
+        Self {
+            core,
+            sink: Some(sink),
+            ticket,
+            user_data: get.user_data,
+            bucket: Arc::clone(&get.bucket),
+            key: Arc::clone(&get.key),
+            submitted,
+            intent: None,
+            flags: Flags::empty(),
+            by_path: BytesByPath::default(),
+            fallback: None,
+            last: Last::default(),
+            stages: Stages::default(),
+        }
+    }
+
+    /// An error of this GET.
+    pub(crate) fn error(&self, kind: ErrorKind) -> Error {
+        Error::new("GET", &*self.bucket, &*self.key, kind)
+            .with_endpoint(self.core.endpoint.to_string())
+    }
+
+    /// HTTP is wanted.
+    pub(crate) fn http_intended(&mut self, reason: Reason) {
+        self.intent = Some(reason);
+        self.flags |= Flags::HTTP_INTENDED;
+    }
+
+    /// HTTP is not wanted and carries bytes all the same. The first reason counts.
+    pub(crate) fn fell_back(&mut self, fallback: Fallback) {
+        if fallback.reason == Reason::RegistrationFailed {
+            self.flags |= Flags::REG_FAILED;
+        }
+        if self.core.warnings.is_new(&fallback) {
+            tracing::warn!(endpoint = %self.core.endpoint, reason = %fallback.reason, detail = %fallback.detail,
+                "RDMA was allowed and is not used; more of this cause are only counted");
+        }
+        self.fallback.get_or_insert(fallback);
+    }
+
+    /// A request could start.
+    pub(crate) fn admitted(&mut self) {
+        self.stages
+            .queued
+            .get_or_insert_with(|| self.submitted.elapsed());
+    }
+
+    /// A part has ended. Its bytes count when the GET succeeds.
+    pub(crate) fn part(&mut self, end: PartEnd) -> Option<Error> {
+        let PartEnd { outcome, fallback } = end;
+        if let Some(fallback) = fallback {
+            self.fell_back(fallback);
+        }
+        let since = |at: Option<Instant>| at.map(|at| at.saturating_duration_since(self.submitted));
+        self.stages.registered = self.stages.registered.or(since(outcome.registered));
+        self.stages.first_byte = self.stages.first_byte.or(since(outcome.first_byte));
+        self.last = Last {
+            status: outcome.status,
+            info: outcome.info,
+            request_id: outcome.request_id,
+        };
+        if outcome.reason == Reason::RegistrationFailed {
+            self.flags |= Flags::REG_FAILED;
+        }
+        match outcome.path {
+            Path::None => Some(
+                outcome
+                    .error
+                    .unwrap_or_else(|| self.error(ErrorKind::Cancelled)),
+            ),
+            path => {
+                self.by_path.add(path, outcome.bytes);
+                None
+            }
+        }
+    }
+
+    /// The object as the last answer described it.
+    pub(crate) fn info(&self) -> &ObjectInfo {
+        &self.last.info
+    }
+
+    /// Replaces what is known of the object.
+    pub(crate) fn set_info(&mut self, info: ObjectInfo) {
+        self.last.info = info;
+    }
+
+    /// Everything is fetched again, into other memory.
+    pub(crate) fn start_over(&mut self) {
+        self.by_path = BytesByPath::default();
+    }
+
+    /// The buffer is another one than the caller gave.
+    pub(crate) fn moved(&mut self) {
+        self.flags |= Flags::MOVED;
+    }
+
+    /// Tells that the GET waits for its memory: a remote may still write to it.
+    pub(crate) fn waits(&self, why: &Error) {
+        if let Some(sink) = &self.sink {
+            let mut news = self.completion(Path::None, why.reason(), Flags::MORE, None, None);
+            news.by_path = BytesByPath::default();
+            sink.news(news);
+        }
+    }
+
+    /// All bytes are there, `asked` of which the caller wanted if the object has them.
+    pub(crate) fn succeed(mut self, buffer: Option<Buffer>, asked: Option<u64>) {
+        let BytesByPath { rdma, http, .. } = self.by_path;
+        let mut flags = self.flags;
+        flags.set(Flags::NOT_VERIFIED, rdma > 0);
+        flags.set(
+            Flags::PARTIAL,
+            asked.is_some_and(|asked| self.by_path.total() < asked),
+        );
+        let (path, reason) = match (&self.fallback, self.intent) {
+            (Some(fallback), _) => {
+                flags |= Flags::FELL_BACK;
+                (Path::Http, fallback.reason)
+            }
+            (None, Some(intent)) => (Path::Http, intent),
+            (None, None) if http == 0 && (rdma > 0 || self.last.status.is_some()) => {
+                (Path::Rdma, Reason::Ok)
+            }
+            (None, None) => (Path::None, Reason::Ok),
+        };
+        let completion = self.completion(path, reason, flags, None, buffer);
+        self.end(completion);
+    }
+
+    /// There was nothing to fetch: no path, and none was needed.
+    pub(crate) fn succeed_without_bytes(mut self, buffer: Option<Buffer>) {
+        let completion = self.completion(Path::None, Reason::Ok, Flags::empty(), None, buffer);
+        self.end(completion);
+    }
+
+    /// Nothing counts as arrived.
+    pub(crate) fn fail(mut self, error: Error, buffer: Option<Buffer>) {
+        let flags = self.flags & (Flags::REG_FAILED | Flags::MOVED);
+        let mut completion =
+            self.completion(Path::None, error.reason(), flags, Some(error), buffer);
+        completion.by_path = BytesByPath::default();
+        self.end(completion);
+    }
+
+    fn completion(
+        &self,
+        path: Path,
+        reason: Reason,
+        flags: Flags,
+        error: Option<Error>,
+        buffer: Option<Buffer>,
+    ) -> Completion {
+        Completion {
+            ticket: self.ticket,
+            user_data: self.user_data,
+            path,
+            reason,
+            flags,
+            by_path: self.by_path,
+            status: error.as_ref().and_then(Error::status).or(self.last.status),
+            info: self.last.info.clone(),
+            request_id: self.last.request_id.clone(),
+            stages: Stages {
+                done: self.submitted.elapsed(),
+                ..self.stages
+            },
+            fallback: self.fallback.clone(),
+            error,
+            buffer,
+        }
+    }
+
+    fn end(&mut self, completion: Completion) {
+        let Some(sink) = self.sink.take() else { return };
+        record(&completion);
+        sink.end(completion);
+    }
+}
+
+impl Drop for Report {
+    fn drop(&mut self) {
+        // The engine stopped before the GET ended, or its thread died.
+        if self.sink.is_some() {
+            let error = self.error(ErrorKind::Cancelled);
+            let mut completion = self.completion(
+                Path::None,
+                error.reason(),
+                Flags::empty(),
+                Some(error),
+                None,
+            );
+            completion.by_path = BytesByPath::default();
+            self.end(completion);
+        }
+        metrics::gauge!("s3engine_in_flight_gets").decrement(1);
+    }
+}
+
+fn record(completion: &Completion) {
+    let (path, reason) = (completion.path.as_str(), completion.reason.as_str());
+    metrics::counter!("s3engine_gets_total", "path" => path, "reason" => reason).increment(1);
+    let BytesByPath { rdma, http, cache } = completion.by_path;
+    for (path, bytes) in [(Path::Rdma, rdma), (Path::Http, http), (Path::Cache, cache)] {
+        if bytes > 0 {
+            metrics::counter!("s3engine_bytes_total", "path" => path.as_str(), "reason" => reason)
+                .increment(bytes);
+        }
+    }
+    metrics::histogram!("s3engine_get_seconds", "path" => path)
+        .record(completion.stages.done.as_secs_f64());
+    if let Some(first_byte) = completion.stages.first_byte {
+        metrics::histogram!("s3engine_first_byte_seconds", "path" => path)
+            .record(first_byte.as_secs_f64());
+    }
+}

@@ -1,0 +1,299 @@
+//! One round of a GET: fills one slot, part after part, all of one version of the object.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use s3engine_pool::{Landing, Window};
+use s3engine_s3::Reason;
+use s3engine_s3::error::{Error, ErrorKind};
+use s3engine_s3::object::Pin;
+use s3engine_s3::range::ByteRange;
+use s3engine_s3::transport::Outcome;
+use tokio::sync::mpsc;
+
+use crate::in_flight::Permit;
+use crate::interrupt::Interrupt;
+use crate::operation::Target;
+use crate::part::{self, PartEnd, Wanted, Way};
+use crate::plan::{Cuts, Part, parts};
+use crate::report::Report;
+use crate::worker::Lane;
+
+/// Fetches the target. When this returns, no window is left: an error may leave the slot in doubt, success
+/// never does.
+pub(crate) async fn run(
+    lane: &Rc<Lane>,
+    target: &Target,
+    landing: &mut Landing,
+    way: Way,
+    report: &mut Report,
+    interrupt: &Interrupt,
+) -> Result<(), Error> {
+    let round = Round {
+        lane,
+        target,
+        way,
+        interrupt,
+    };
+    let (part_size, cuts) = round.part_size(landing);
+    let mut pin = target.pin.clone();
+    let mut len = target.len;
+    let mut done = 0;
+    if pin.is_none() {
+        // The first answer tells size and version; the other parts are bound to it.
+        let first = round.first(len, part_size, cuts)?;
+        let fetched = match round.fetch_first(first, landing, report).await {
+            // No range of an empty object can be satisfied; all of it is there.
+            Err(error) if target.whole && is_of_empty_object(&error) => return Ok(()),
+            fetched => fetched?,
+        };
+        let size = report.info().size;
+        if !target.whole {
+            len = size.map_or(len, |size| len.min(size.saturating_sub(target.offset)));
+        } else if let Some(size) = size {
+            if size > len {
+                return Err(report.error(ErrorKind::BufferTooSmall {
+                    needed: size,
+                    have: len,
+                }));
+            }
+            len = size;
+        } else if way.is_rdma() {
+            let (reason, detail) = (
+                Reason::BytesMismatch,
+                "the object's size is not told".into(),
+            );
+            return Err(report.error(ErrorKind::Rdma { reason, detail }));
+        }
+        let Some(first) = first else { return Ok(()) };
+        if fetched < first.range.len || len <= first.range.len {
+            return Ok(());
+        }
+        done = first.range.len;
+        let Some(of_first) = Pin::of(report.info()) else {
+            let text = "the answer to a range does not tell the object's size".to_owned();
+            return Err(report.error(ErrorKind::Protocol(text)));
+        };
+        pin = Some(Arc::new(of_first));
+    }
+    round
+        .fetch_rest(
+            parts(target.offset, done, len, part_size, cuts),
+            pin,
+            landing,
+            report,
+        )
+        .await
+}
+
+fn is_of_empty_object(error: &Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::RangeNotSatisfiable { size: Some(0) }
+    )
+}
+
+struct Round<'a> {
+    lane: &'a Rc<Lane>,
+    target: &'a Target,
+    way: Way,
+    interrupt: &'a Interrupt,
+}
+
+impl Round<'_> {
+    fn part_size(&self, landing: &Landing) -> (u64, Cuts) {
+        let core = &self.lane.core;
+        match (&core.fabric, self.way) {
+            (Some((_, fabric)), way) if way.is_rdma() => {
+                let (first, step) = core.pool.segment_ends(landing, *fabric);
+                (core.rdma_part, Cuts { first, step })
+            }
+            _ => (core.http_part, Cuts::NONE),
+        }
+    }
+
+    /// The first part, or `None` for the whole object in one request by HTTP: then no range is asked for,
+    /// and the body's length is the object's size. By a fabric only the answer to a range tells the size, and
+    /// without it nothing would show that all bytes came.
+    fn first(&self, len: u64, part_size: u64, cuts: Cuts) -> Result<Option<Part>, Error> {
+        if self.target.whole && len <= part_size && !self.way.is_rdma() {
+            return Ok(None);
+        }
+        let first = parts(self.target.offset, 0, len, part_size, cuts).next();
+        first.map(Some).ok_or_else(|| {
+            let text = format!("{len} bytes at {} cannot be asked for", self.target.offset);
+            self.wanted(None, None).error(ErrorKind::Config(text))
+        })
+    }
+
+    fn wanted(&self, range: Option<ByteRange>, pin: Option<Arc<Pin>>) -> Wanted {
+        Wanted {
+            bucket: Arc::clone(&self.target.bucket),
+            key: Arc::clone(&self.target.key),
+            range,
+            pin,
+            if_match: self.target.if_match.clone(),
+        }
+    }
+
+    fn window(&self, landing: &mut Landing, at: u64, len: u64) -> Result<Window, Error> {
+        landing.window(at, len).map_err(|error| {
+            let kind = ErrorKind::BufferTooSmall {
+                needed: at.saturating_add(len),
+                have: error.have,
+            };
+            self.wanted(None, None).error(kind)
+        })
+    }
+
+    /// The first part, on this thread. Returns its bytes.
+    async fn fetch_first(
+        &self,
+        first: Option<Part>,
+        landing: &mut Landing,
+        report: &mut Report,
+    ) -> Result<u64, Error> {
+        let (at, len) = first.map_or((0, self.target.len), |part| (part.at, part.range.len));
+        let wanted = self.wanted(first.map(|part| part.range), None);
+        let window = self.window(landing, at, len)?;
+        let admitted = self.interrupt.or(self.lane.core.in_flight.admit(len)).await;
+        let Ok(Some(_permit)) = admitted else {
+            return Err(wanted.error(admitted.err().unwrap_or(ErrorKind::Cancelled)));
+        };
+        report.admitted();
+        // Where the first part cannot go by the fabric, the GET as a whole goes another way.
+        let way = if self.way == Way::RdmaThenHttp {
+            Way::Rdma
+        } else {
+            self.way
+        };
+        let end = part::run(self.lane, &wanted, window, way, self.interrupt).await;
+        let bytes = end.outcome.bytes;
+        report.part(end).map_or(Ok(bytes), Err)
+    }
+
+    /// All other parts, spread over the threads. After the first error the rest is ended, and waited for.
+    async fn fetch_rest(
+        &self,
+        rest: impl Iterator<Item = Part>,
+        pin: Option<Arc<Pin>>,
+        landing: &mut Landing,
+        report: &mut Report,
+    ) -> Result<(), Error> {
+        let interrupt = self.interrupt.child();
+        let (reply, mut ends) = mpsc::unbounded_channel();
+        let mut pending = Pending {
+            ends: &mut ends,
+            count: 0,
+            failed: None,
+            report,
+        };
+        for part in rest {
+            let wanted = self.wanted(Some(part.range), pin.clone());
+            let window = match self.window(landing, part.at, part.range.len) {
+                Ok(window) => window,
+                Err(error) => {
+                    pending.failed.get_or_insert(error);
+                    break;
+                }
+            };
+            let mut admission = std::pin::pin!(self.lane.core.in_flight.admit(part.range.len));
+            let permit = loop {
+                tokio::select! {
+                    biased;
+                    why = interrupt.raised() => {
+                        pending.failed.get_or_insert_with(|| wanted.error(why));
+                        break None;
+                    }
+                    () = pending.one(), if pending.count > 0 => {
+                        if pending.failed.is_some() {
+                            break None;
+                        }
+                    }
+                    permit = &mut admission => break permit,
+                }
+            };
+            let Some(permit) = permit else { break };
+            pending.report.admitted();
+            pending.count += 1;
+            self.spawn(
+                wanted,
+                window,
+                permit,
+                &interrupt,
+                Reply(Some(reply.clone())),
+            );
+        }
+        if pending.failed.is_some() {
+            interrupt.cancel();
+        }
+        while pending.count > 0 {
+            pending.one().await;
+            if pending.failed.is_some() {
+                interrupt.cancel();
+            }
+        }
+        pending.failed.map_or(Ok(()), Err)
+    }
+
+    fn spawn(
+        &self,
+        wanted: Wanted,
+        window: Window,
+        permit: Permit,
+        interrupt: &Interrupt,
+        reply: Reply,
+    ) {
+        let (way, interrupt) = (self.way, interrupt.clone());
+        self.lane.core.workers.spawn(Box::new(move |lane| {
+            Box::pin(async move {
+                let end = part::run(&lane, &wanted, window, way, &interrupt).await;
+                drop(permit);
+                reply.send(end);
+            })
+        }));
+    }
+}
+
+/// Parts under way on other threads.
+struct Pending<'a> {
+    ends: &'a mut mpsc::UnboundedReceiver<PartEnd>,
+    count: usize,
+    failed: Option<Error>,
+    report: &'a mut Report,
+}
+
+impl Pending<'_> {
+    /// Waits for one of them. The first error is the round's; what it made others end with is not.
+    async fn one(&mut self) {
+        if let Some(end) = self.ends.recv().await {
+            self.count -= 1;
+            if let Some(error) = self.report.part(end) {
+                self.failed.get_or_insert(error);
+            }
+        }
+    }
+}
+
+/// Sends a part's end exactly once, also when its task is dropped unfinished.
+struct Reply(Option<mpsc::UnboundedSender<PartEnd>>);
+
+impl Reply {
+    fn send(mut self, end: PartEnd) {
+        if let Some(sender) = self.0.take() {
+            let _ = sender.send(end);
+        }
+    }
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        if let Some(sender) = self.0.take() {
+            let error = Error::new("GET", "", "", ErrorKind::Cancelled);
+            let _ = sender.send(PartEnd {
+                outcome: Outcome::failed(error),
+                fallback: None,
+            });
+        }
+    }
+}
