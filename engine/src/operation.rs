@@ -242,17 +242,13 @@ async fn another(
     let pool = lane.core.pool.clone();
     let (len, memory) = (destination.len, destination.memory);
     let fresh = tokio::task::spawn_blocking(move || pool.try_alloc(len, memory)).await;
-    let buffer = match fresh {
-        Ok(Ok(buffer)) => Some(buffer),
-        // The pool is full: the slot itself comes back after revocation.
-        _ => interrupt
-            .or(returning.wait())
-            .await
-            .ok()
-            .and_then(Result::ok),
-    };
-    report.moved();
-    buffer
+    if let Ok(Ok(buffer)) = fresh {
+        report.moved();
+        return Some(buffer);
+    }
+    // The pool is full: the slot itself comes back after revocation.
+    let slot = interrupt.or(returning.wait()).await;
+    slot.ok().and_then(Result::ok)
 }
 
 type Refused = (Error, Option<Buffer>);
@@ -342,7 +338,7 @@ async fn prepare(
 }
 
 /// The object's size and version, and whether it is the one that the caller wants.
-async fn look(
+pub(crate) async fn look(
     lane: &Lane,
     target: &Target,
     report: &Report,
