@@ -1,0 +1,71 @@
+//! Before anything is timed: every size is fetched once under every policy, and compared byte for byte where the
+//! bytes are known.
+
+use std::time::Duration;
+
+use s3engine::{Completion, Engine, Flags, Get, Memory, Path, Policy, QueueOptions};
+use s3sim::content;
+
+use crate::exit::Failure;
+use crate::interrupt::Interrupt;
+use crate::size::Size;
+
+/// How often it is looked whether a signal came.
+const POLL: Duration = Duration::from_millis(100);
+
+/// Fetches one object. `synthetic`: its bytes must be the simulator's.
+pub(crate) fn object(
+    engine: &Engine,
+    (bucket, key): (&str, &str),
+    size: Size,
+    policy: Policy,
+    synthetic: bool,
+    interrupt: &Interrupt,
+) -> Result<(), Failure> {
+    let buffer = engine.pool().try_alloc(size.0, Memory::Host);
+    let buffer = buffer.map_err(|error| Failure::Build(error.into()))?;
+    let done = get(
+        engine,
+        Get::new(bucket, key).into(buffer).policy(policy),
+        interrupt,
+    )?;
+    if let Some(error) = done.error() {
+        return Err(error.clone().into());
+    }
+    let wrong = |what: String| Failure::Other(format!("s3://{bucket}/{key}: {what}"));
+    if done.bytes() != size.0 {
+        let what = format!("the object has {} bytes, not {}", done.bytes(), size.0);
+        return Err(wrong(what));
+    }
+    let allowed = match policy {
+        Policy::RequireRdma => done.path() == Path::Rdma,
+        Policy::Http => done.path() == Path::Http,
+        Policy::PreferRdma => done.path() != Path::None,
+    };
+    if !allowed {
+        return Err(wrong(format!("under {policy} the path is {}", done.path())));
+    }
+    if synthetic {
+        let data = done.data().unwrap_or_default();
+        content::verify(key, 0, 0, data).map_err(|mismatch| wrong(mismatch.to_string()))?;
+    }
+    Ok(())
+}
+
+fn get(engine: &Engine, get: Get, interrupt: &Interrupt) -> Result<Completion, Failure> {
+    let mut queue = engine.queue(QueueOptions { capacity: 1 });
+    queue
+        .push(get)
+        .map_err(|full| Failure::Other(full.to_string()))?;
+    queue.submit();
+    loop {
+        if let Ok(Some(completion)) = queue.next(POLL)
+            && !completion.flags().contains(Flags::MORE)
+        {
+            return Ok(completion);
+        }
+        if let Some(signal) = interrupt.signal() {
+            return Err(Failure::Interrupted(signal));
+        }
+    }
+}

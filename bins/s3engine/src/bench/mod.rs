@@ -1,0 +1,448 @@
+//! `s3engine bench`: GETs by policy, size and number of threads, each beside its floor.
+//!
+//! ```text
+//! simulator (child process, unless an endpoint is given)
+//! check ── every size and policy once, byte for byte
+//! for each row: load ── tally, window ──┐
+//!               floor ── the same bytes ┴─> report ── table, JSON
+//! ```
+
+mod check;
+mod floor;
+mod load;
+mod report;
+mod rows;
+mod simulator;
+mod table;
+mod tally;
+mod window;
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::Args;
+use s3engine::{Credentials, Engine, Limits, Policy, PoolOptions};
+use s3sim::content;
+
+use crate::bench::floor::Floor;
+use crate::bench::report::{Place, Registrations, Round, Run};
+use crate::bench::rows::{HTTP_PART, KeyTemplate, RDMA_PART, Row};
+use crate::bench::simulator::Simulator;
+use crate::bench::tally::Tally;
+use crate::bench::window::Times;
+use crate::cli::Common;
+use crate::config::{FabricChoice, Settings};
+use crate::connect;
+use crate::exit::Failure;
+use crate::interrupt::Interrupt;
+use crate::size::Size;
+use crate::span::Span;
+
+/// A slab unless a setting says else.
+const SLAB: u64 = 64 << 20;
+
+/// Measure GETs.
+#[derive(Args, Debug)]
+pub(crate) struct BenchArgs {
+    /// Sizes of objects
+    #[arg(
+        long,
+        value_name = "SIZES",
+        value_delimiter = ',',
+        default_value = "64KiB,1MiB,8MiB"
+    )]
+    pub(crate) size: Vec<Size>,
+
+    /// Numbers of threads that submit, each with a queue of its own
+    #[arg(
+        long,
+        value_name = "NUMBERS",
+        value_delimiter = ',',
+        default_value = "1,2"
+    )]
+    pub(crate) threads: Vec<usize>,
+
+    /// GETs in flight in each queue
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    pub(crate) in_flight: usize,
+
+    /// Policies: require-rdma, prefer-rdma, http [default: http, and require-rdma where there is a fabric]
+    #[arg(long, value_name = "POLICIES", value_delimiter = ',')]
+    pub(crate) policy: Vec<Policy>,
+
+    /// How long each row is measured
+    #[arg(long, value_name = "TIME", default_value = "2s")]
+    pub(crate) duration: Span,
+
+    /// How long each row runs before that
+    #[arg(long, value_name = "TIME", default_value = "400ms")]
+    pub(crate) warmup: Span,
+
+    /// How long each floor is measured
+    #[arg(long, value_name = "TIME", default_value = "500ms")]
+    pub(crate) floor: Span,
+
+    /// Rounds of each row, each followed by its floor; the table has the medians
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) rounds: usize,
+
+    /// The bucket
+    #[arg(long, value_name = "NAME", default_value = "bench")]
+    pub(crate) bucket: String,
+
+    /// Keys of the objects
+    #[arg(long, value_name = "TEXT", default_value = "bench/{size}-{index}")]
+    pub(crate) key_template: KeyTemplate,
+
+    /// Objects of each size, read in turn
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    pub(crate) objects: usize,
+
+    /// Write all figures to a file as JSON; - is stdout
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) common: Common,
+}
+
+/// Runs the command.
+pub(crate) fn run(
+    args: &BenchArgs,
+    settings: &Settings,
+    interrupt: &Interrupt,
+) -> Result<(), Failure> {
+    args.check()?;
+    let server = Server::of(args, settings)?;
+    let (engine, rows) = start(args, &server)?;
+    let bench = Bench {
+        args,
+        place: server.place(&engine),
+        server: &server,
+        engine: &engine,
+        interrupt,
+    };
+    bench.say(&bench.introduction())?;
+    bench.check(&rows)?;
+    bench.say(&table::headings())?;
+    let mut runs = Vec::with_capacity(rows.len());
+    for row in rows {
+        let run = bench.row(row)?;
+        bench.say(&table::row(&run))?;
+        runs.push(run);
+    }
+    bench.say(&bench.explanation(&runs))?;
+    bench.write_json(&runs)?;
+    failures(&runs)
+}
+
+impl BenchArgs {
+    fn check(&self) -> Result<(), Failure> {
+        let numbers = [self.in_flight, self.objects, self.rounds];
+        let mut all = numbers.iter().chain(&self.threads);
+        if all.any(|number| !(1..=65_536).contains(number)) {
+            let text = "threads, GETs in flight, objects and rounds are numbers from 1 to 65536";
+            return Err(Failure::Usage(text.into()));
+        }
+        if self.size.iter().any(|size| size.0 == 0) {
+            return Err(Failure::Usage(
+                "there is nothing to measure in objects of 0 bytes".into(),
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// The server that is measured against.
+struct Server {
+    /// Settings, with what a simulator makes of them.
+    settings: Settings,
+    url: String,
+    credentials: Credentials,
+    simulator: Option<Simulator>,
+    /// Threads that serve, where they are known; else as many as this host has cores.
+    threads: usize,
+}
+
+impl Server {
+    fn of(args: &BenchArgs, settings: &Settings) -> Result<Self, Failure> {
+        let threads = Place::cores().min(16);
+        if let Some(url) = &settings.endpoint {
+            return Ok(Self {
+                settings: settings.clone(),
+                url: url.clone(),
+                credentials: settings.credentials()?,
+                simulator: None,
+                threads,
+            });
+        }
+        let mut settings = settings.clone();
+        if settings.fabric != Some(FabricChoice::Off) {
+            settings.fabric = Some(FabricChoice::Loopback);
+        }
+        // The simulator's own; a region for another endpoint would not fit it.
+        (settings.region, settings.addressing) = (None, None);
+        let folder = settings.loopback_dir.as_deref();
+        let simulator = Simulator::start(threads, &args.bucket, folder)?;
+        let credentials = if settings.anonymous == Some(true) {
+            Credentials::anonymous()
+        } else {
+            Simulator::credentials().map_err(|error| Failure::Other(error.to_string()))?
+        };
+        Ok(Self {
+            settings,
+            url: simulator.url().to_owned(),
+            credentials,
+            simulator: Some(simulator),
+            threads,
+        })
+    }
+
+    fn place(&self, engine: &Engine) -> Place {
+        let host = rustix::system::uname();
+        let loopback = self.settings.fabric == Some(FabricChoice::Loopback);
+        Place {
+            host: host.nodename().to_string_lossy().into_owned(),
+            endpoint: engine.endpoint().to_string(),
+            fabric: engine.fabric().map(str::to_owned).map_err(str::to_owned),
+            simulator: self.simulator.as_ref().map(|_| {
+                format!(
+                    "s3sim, a child process on this host with {} threads",
+                    self.threads
+                )
+            }),
+            simulated: self.simulator.is_some() || loopback,
+        }
+    }
+}
+
+/// The engine, and the rows that it can be asked for.
+fn start(args: &BenchArgs, server: &Server) -> Result<(Engine, Vec<Row>), Failure> {
+    let settings = &server.settings;
+    // The most that any choice of policies needs: which ones there are is known once the engine has looked.
+    let most = rows::rows(&[Policy::Http], &args.size, &args.threads, args.in_flight);
+    let slab_bytes = settings.slab_size.map_or(SLAB, |size| size.0);
+    let max_bytes = match settings.pool_size {
+        Some(size) => size.0,
+        None => rows::pool_bytes(&most, slab_bytes.max(1)),
+    };
+    let engine = connect::describe(
+        settings,
+        settings.endpoint_at(&server.url)?,
+        server.credentials.clone(),
+    )
+    .pool(PoolOptions {
+        slab_bytes,
+        max_bytes: Some(max_bytes),
+        ..PoolOptions::default()
+    })
+    .part_sizes(HTTP_PART, RDMA_PART)
+    .build()?;
+    let policies = match (args.policy.as_slice(), settings.rdma) {
+        ([], Some(chosen)) => vec![chosen.into()],
+        ([], None) if engine.fabric().is_ok() => vec![Policy::Http, Policy::RequireRdma],
+        ([], None) => vec![Policy::Http],
+        (chosen, _) => chosen.to_vec(),
+    };
+    let rows = rows::rows(&policies, &args.size, &args.threads, args.in_flight);
+    Ok((engine, rows))
+}
+
+struct Bench<'a> {
+    args: &'a BenchArgs,
+    place: Place,
+    server: &'a Server,
+    engine: &'a Engine,
+    interrupt: &'a Interrupt,
+}
+
+impl Bench<'_> {
+    fn keys(&self, size: Size) -> Vec<Arc<str>> {
+        let key = |index| self.args.key_template.key(size, index).into();
+        (0..self.args.objects).map(key).collect()
+    }
+
+    fn check(&self, rows: &[Row]) -> Result<(), Failure> {
+        let synthetic = self.server.simulator.is_some();
+        for row in rows
+            .iter()
+            .filter(|row| row.threads == self.args.threads[0])
+        {
+            let key = self.args.key_template.key(row.size, 0);
+            if synthetic && content::size_of_key(&key) != Some(row.size.0) {
+                let text = "the simulator takes sizes from keys: write {size} after the last / of --key-template";
+                return Err(Failure::Usage(text.into()));
+            }
+            let name = (&*self.args.bucket, &*key);
+            check::object(
+                self.engine,
+                name,
+                row.size,
+                row.policy,
+                synthetic,
+                self.interrupt,
+            )?;
+        }
+        Ok(())
+    }
+
+    fn row(&self, row: Row) -> Result<Run, Failure> {
+        let (engine, interrupt) = (self.engine, self.interrupt);
+        let keys = self.keys(row.size);
+        let times = Times {
+            warm_up: self.args.warmup.0,
+            window: self.args.duration.0,
+        };
+        let before = Registrations::of(engine);
+        let mut all = Tally::new().map_err(|error| Failure::Other(error.to_string()))?;
+        let mut rounds = Vec::with_capacity(self.args.rounds);
+        for _ in 0..self.args.rounds {
+            let (window, tally) =
+                load::run(engine, &self.args.bucket, &keys, row, times, interrupt)?;
+            let by_rdma = tally.rdma_share().is_some_and(|share| share > 0.5);
+            let floor = match self.floor(row, &keys, by_rdma) {
+                Ok(floor) => Some(floor),
+                Err(Failure::Interrupted(signal)) => return Err(Failure::Interrupted(signal)),
+                Err(failure) => {
+                    let _ = writeln!(io::stderr(), "note: no floor for the next row: {failure}");
+                    None
+                }
+            };
+            let bytes = tally.by_path.total();
+            rounds.push(Round {
+                window,
+                bytes,
+                floor,
+            });
+            all.merge(tally);
+        }
+        Ok(Run {
+            row,
+            rounds,
+            tally: all,
+            registrations: Registrations::of(engine).since(before),
+        })
+    }
+
+    fn floor(&self, row: Row, keys: &[Arc<str>], by_rdma: bool) -> Result<Floor, Failure> {
+        let times = Times {
+            warm_up: self.args.floor.0 / 4,
+            window: self.args.floor.0,
+        };
+        if by_rdma {
+            let workers = (self.server.threads, times);
+            return floor::memcpy(self.engine, &keys[0], row, workers, self.interrupt);
+        }
+        let limit = self.server.settings.requests;
+        let connections = row.http_requests(limit.unwrap_or(Limits::default().requests));
+        let objects = (&*self.args.bucket, keys);
+        let credentials = &self.server.credentials;
+        let workers = (connections, times);
+        floor::http(
+            self.engine,
+            credentials,
+            objects,
+            row,
+            workers,
+            self.interrupt,
+        )
+    }
+
+    fn introduction(&self) -> String {
+        let place = &self.place;
+        let fabric = place.fabric.as_deref().unwrap_or("none");
+        let mut text = format!(
+            "host {}, {} cores   s3engine {}   fabric {fabric}   {} in flight a thread, window {:?} after {:?}\n",
+            place.host,
+            Place::cores(),
+            env!("CARGO_PKG_VERSION"),
+            self.args.in_flight,
+            self.args.duration.0,
+            self.args.warmup.0,
+        );
+        text += &match &place.simulator {
+            Some(simulator) => format!("simulated: {simulator}, at {}\n", place.endpoint),
+            None if place.simulated => {
+                format!("simulated: a loopback server at {}\n", place.endpoint)
+            }
+            None => format!("endpoint {}\n", place.endpoint),
+        };
+        if let Err(why) = &place.fabric {
+            text += &format!("no RDMA: {why}\n");
+        }
+        text
+    }
+
+    /// What each floor is that the table names.
+    fn explanation(&self, runs: &[Run]) -> String {
+        let mut text = String::new();
+        let any = |kind| {
+            runs.iter()
+                .any(|run| run.floor().is_some_and(|floor| floor.kind == kind))
+        };
+        if any(floor::Kind::Recv) {
+            text += "floor of http: as many bare sockets as requests in flight, recv(MSG_WAITALL) of the same parts into touched memory; measured after each round\n";
+        }
+        if any(floor::Kind::Memcpy) {
+            text += &format!(
+                "floor of rdma: memcpy of the same objects into the same kind of memory by {} threads at most, as the server copies (small ones stay in the caches); the processor time of that is the server's\n",
+                self.server.threads
+            );
+        }
+        text
+    }
+
+    /// Tells people: on stdout, or on stderr where JSON goes to stdout.
+    fn say(&self, text: &str) -> Result<(), Failure> {
+        if self.args.common.quiet {
+            return Ok(());
+        }
+        if self.args.json.as_deref() == Some(Path::new("-")) {
+            let _ = io::stderr().write_all(text.as_bytes());
+            return Ok(());
+        }
+        write_to_stdout(text)
+    }
+
+    fn write_json(&self, runs: &[Run]) -> Result<(), Failure> {
+        let Some(path) = &self.args.json else {
+            return Ok(());
+        };
+        let text = format!("{:#}\n", report::json(&self.place, runs));
+        if path == Path::new("-") {
+            return write_to_stdout(&text);
+        }
+        fs::write(path, text).map_err(|source| Failure::Output {
+            doing: "write to",
+            output: path.display().to_string(),
+            source,
+        })
+    }
+}
+
+fn write_to_stdout(text: &str) -> Result<(), Failure> {
+    let mut stdout = io::stdout().lock();
+    let written = stdout
+        .write_all(text.as_bytes())
+        .and_then(|()| stdout.flush());
+    written.map_err(|source| Failure::Output {
+        doing: "write to",
+        output: "stdout".into(),
+        source,
+    })
+}
+
+/// The first error of the first run that had any, and how many there were in all.
+fn failures(runs: &[Run]) -> Result<(), Failure> {
+    let failed: u64 = runs.iter().map(|run| run.tally.failed).sum();
+    let first = runs.iter().find_map(|run| run.tally.first_error.as_ref());
+    match first {
+        None => Ok(()),
+        Some(error) => {
+            let text = format!("{failed} GETs failed, the first one so: {error}");
+            Err(Failure::Other(text))
+        }
+    }
+}

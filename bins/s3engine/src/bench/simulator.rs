@@ -1,0 +1,104 @@
+//! The simulator that `bench` starts where no endpoint is given: this program again, as a child process, so that
+//! the server's processor time is not the client's and the loopback fabric crosses processes.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use s3engine::{Credentials, CredentialsError};
+
+use crate::exit::Failure;
+
+/// How long it may take to start.
+const START: Duration = Duration::from_secs(20);
+
+/// A running simulator. Dropping it ends it.
+pub(crate) struct Simulator {
+    child: Child,
+    url: String,
+}
+
+impl Simulator {
+    /// Starts one with as many threads, that serves synthetic objects in this bucket.
+    pub(crate) fn start(
+        threads: usize,
+        bucket: &str,
+        loopback_dir: Option<&Path>,
+    ) -> Result<Self, Failure> {
+        let cannot = |error| Failure::Other(format!("cannot start the simulator: {error}"));
+        let program = std::env::current_exe().map_err(cannot)?;
+        let mut command = Command::new(program);
+        command.args([
+            "sim",
+            "--exit-with-stdin",
+            "--anonymous",
+            "--listen",
+            "127.0.0.1:0",
+        ]);
+        command.args(["--threads", &threads.to_string(), "--bucket", bucket]);
+        if let Some(folder) = loopback_dir {
+            command.arg("--loopback-dir").arg(folder);
+        }
+        // What it refuses, the client reports too.
+        command.env("RUST_LOG", "error");
+        let child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(cannot)?;
+        // From here on dropping it ends the child.
+        let mut simulator = Self {
+            child,
+            url: String::new(),
+        };
+        simulator.url = simulator.listening()?;
+        Ok(simulator)
+    }
+
+    /// Waits for the line that says where it listens.
+    fn listening(&mut self) -> Result<String, Failure> {
+        let not_started = |why: &str| Failure::Other(format!("the simulator did not start: {why}"));
+        let stdout = self
+            .child
+            .stdout
+            .take()
+            .ok_or_else(|| not_started("it has no stdout"))?;
+        let (sender, receiver) = mpsc::channel();
+        // Ends with the child, whose end of the pipe then closes.
+        thread::spawn(move || {
+            let mut line = String::new();
+            let read = BufReader::new(stdout).read_line(&mut line);
+            let _ = sender.send(read.map(|_| line));
+        });
+        match receiver.recv_timeout(START) {
+            Ok(Ok(line)) => match line.trim_end().strip_prefix("listening on ") {
+                Some(url) => Ok(url.to_owned()),
+                None => Err(not_started("see its error above")),
+            },
+            Ok(Err(error)) => Err(not_started(&error.to_string())),
+            Err(_) => Err(not_started(&format!("no sign of it within {START:?}"))),
+        }
+    }
+
+    /// Its URL.
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Whom it takes signatures from.
+    pub(crate) fn credentials() -> Result<Credentials, CredentialsError> {
+        let known = s3sim::SimOptions::default();
+        Credentials::new(known.access_key, known.secret_key, None)
+    }
+}
+
+impl Drop for Simulator {
+    fn drop(&mut self) {
+        // The end of its stdin would end it too; it has nothing to save.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

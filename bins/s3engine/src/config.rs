@@ -1,0 +1,502 @@
+//! Settings: flags, over the environment, over a file. One struct for all three.
+
+use std::env::VarError;
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use clap::{Args, ValueEnum};
+use s3engine::{AddressingStyle, Credentials, CredentialsError, Endpoint, EndpointError, Policy};
+use serde::Deserialize;
+
+use crate::size::Size;
+use crate::span::Span;
+
+/// Everything that can be set by a flag, by the environment or by a file; absent is the default.
+#[derive(Args, Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct Settings {
+    /// The S3 endpoint, http://host:port [AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL]
+    #[arg(long, value_name = "URL")]
+    pub(crate) endpoint: Option<String>,
+
+    /// Region that signatures name [AWS_REGION, AWS_DEFAULT_REGION; default: us-east-1]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) region: Option<String>,
+
+    /// How requests name the bucket [S3ENGINE_ADDRESSING]
+    #[arg(long, value_name = "STYLE")]
+    pub(crate) addressing: Option<Addressing>,
+
+    /// Do not sign requests [S3ENGINE_ANONYMOUS]
+    #[arg(long, num_args = 0, default_missing_value = "true")]
+    pub(crate) anonymous: Option<bool>,
+
+    /// The RDMA fabric to use [S3ENGINE_RDMA; default: auto]
+    #[arg(long, value_name = "FABRIC")]
+    pub(crate) fabric: Option<FabricChoice>,
+
+    /// Folder of the loopback fabric [S3ENGINE_LOOPBACK_DIR]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) loopback_dir: Option<PathBuf>,
+
+    /// Whether bytes must, may or shall not go by RDMA [S3ENGINE_POLICY; default: prefer]
+    #[arg(long, value_name = "POLICY")]
+    pub(crate) rdma: Option<RdmaPolicy>,
+
+    /// The most memory that transfers take [S3ENGINE_POOL_SIZE]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) pool_size: Option<Size>,
+
+    /// Memory is allocated in pieces of this size; a chunk of `get` fits one [S3ENGINE_SLAB_SIZE]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) slab_size: Option<Size>,
+
+    /// Threads that move bytes [S3ENGINE_ENGINE_THREADS; default: one a core, 16 at most]
+    #[arg(long, value_name = "N")]
+    pub(crate) engine_threads: Option<usize>,
+
+    /// Requests in flight at most [S3ENGINE_REQUESTS; default: 64]
+    #[arg(long, value_name = "N")]
+    pub(crate) requests: Option<usize>,
+
+    /// For opening a connection [S3ENGINE_CONNECT_TIMEOUT; default: 5s]
+    #[arg(long, value_name = "TIME")]
+    pub(crate) connect_timeout: Option<Span>,
+
+    /// From a request to the head of its answer [S3ENGINE_FIRST_BYTE_TIMEOUT; default: 30s]
+    #[arg(long, value_name = "TIME")]
+    pub(crate) first_byte_timeout: Option<Span>,
+
+    /// The longest pause within a body [S3ENGINE_STALL_TIMEOUT; default: 15s]
+    #[arg(long, value_name = "TIME")]
+    pub(crate) stall_timeout: Option<Span>,
+
+    /// For a small RDMA request; more is added for queued bytes [S3ENGINE_RDMA_TIMEOUT; default: 10s]
+    #[arg(long, value_name = "TIME")]
+    pub(crate) rdma_timeout: Option<Span>,
+
+    /// For everything together [S3ENGINE_DEADLINE; default: none]
+    #[arg(long, value_name = "TIME")]
+    pub(crate) deadline: Option<Span>,
+
+    /// How the log on stderr is written [S3ENGINE_LOG_FORMAT; default: text]
+    #[arg(long, value_name = "FORMAT")]
+    pub(crate) log: Option<LogFormat>,
+
+    /// What is logged, such as `info` or `s3engine=debug` [S3ENGINE_LOG]
+    #[arg(long, value_name = "FILTER")]
+    pub(crate) log_filter: Option<String>,
+}
+
+/// How requests name the bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Addressing {
+    /// http://host/bucket/key
+    Path,
+    /// http://bucket.host/key
+    Virtual,
+}
+
+/// Which fabric is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum FabricChoice {
+    /// The best one of this host; none found is said
+    Auto,
+    /// None, by intent
+    Off,
+    /// One-sided writes on this host: for s3sim
+    Loopback,
+}
+
+/// What `--rdma` allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum RdmaPolicy {
+    /// RDMA or an error that says why not
+    Require,
+    /// RDMA where possible, else HTTP, with the reason
+    Prefer,
+    /// HTTP
+    Off,
+}
+
+impl From<RdmaPolicy> for Policy {
+    fn from(policy: RdmaPolicy) -> Self {
+        match policy {
+            RdmaPolicy::Require => Policy::RequireRdma,
+            RdmaPolicy::Prefer => Policy::PreferRdma,
+            RdmaPolicy::Off => Policy::Http,
+        }
+    }
+}
+
+/// How the log is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum LogFormat {
+    /// Lines for people
+    #[default]
+    Text,
+    /// One JSON object a line
+    Json,
+}
+
+/// Why the settings cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ConfigError {
+    #[error("cannot read the settings in {}: {source}", path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("{}, line {line}: {problem}", path.display())]
+    File {
+        path: PathBuf,
+        line: usize,
+        problem: String,
+    },
+    #[error(
+        "the environment variable {name} is unknown; known are {}",
+        known_names()
+    )]
+    UnknownVariable { name: String },
+    #[error("the environment variable {name}: {problem}")]
+    Variable { name: &'static str, problem: String },
+    #[error("no endpoint: set AWS_ENDPOINT_URL, or give --endpoint http://host:port")]
+    NoEndpoint,
+    #[error(transparent)]
+    Endpoint(#[from] EndpointError),
+    #[error("no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give --anonymous")]
+    NoCredentials,
+    #[error(transparent)]
+    Credentials(CredentialsError),
+}
+
+/// The variable that names the file of settings.
+const CONFIG: &str = "S3ENGINE_CONFIG";
+const PREFIX: &str = "S3ENGINE_";
+
+type Set = fn(&mut Settings, &str) -> Result<(), String>;
+
+/// Variables in the order of their weight: the first one that is set counts.
+const VARIABLES: &[(&str, Set)] = &[
+    ("AWS_ENDPOINT_URL_S3", |s, v| set(&mut s.endpoint, v)),
+    ("AWS_ENDPOINT_URL", |s, v| set(&mut s.endpoint, v)),
+    ("AWS_REGION", |s, v| set(&mut s.region, v)),
+    ("AWS_DEFAULT_REGION", |s, v| set(&mut s.region, v)),
+    ("S3ENGINE_ADDRESSING", |s, v| choose(&mut s.addressing, v)),
+    ("S3ENGINE_ANONYMOUS", |s, v| set(&mut s.anonymous, v)),
+    ("S3ENGINE_RDMA", |s, v| choose(&mut s.fabric, v)),
+    ("S3ENGINE_LOOPBACK_DIR", |s, v| set(&mut s.loopback_dir, v)),
+    ("S3ENGINE_POLICY", |s, v| choose(&mut s.rdma, v)),
+    ("S3ENGINE_POOL_SIZE", |s, v| set(&mut s.pool_size, v)),
+    ("S3ENGINE_SLAB_SIZE", |s, v| set(&mut s.slab_size, v)),
+    ("S3ENGINE_ENGINE_THREADS", |s, v| {
+        set(&mut s.engine_threads, v)
+    }),
+    ("S3ENGINE_REQUESTS", |s, v| set(&mut s.requests, v)),
+    ("S3ENGINE_CONNECT_TIMEOUT", |s, v| {
+        set(&mut s.connect_timeout, v)
+    }),
+    ("S3ENGINE_FIRST_BYTE_TIMEOUT", |s, v| {
+        set(&mut s.first_byte_timeout, v)
+    }),
+    ("S3ENGINE_STALL_TIMEOUT", |s, v| {
+        set(&mut s.stall_timeout, v)
+    }),
+    ("S3ENGINE_RDMA_TIMEOUT", |s, v| set(&mut s.rdma_timeout, v)),
+    ("S3ENGINE_DEADLINE", |s, v| set(&mut s.deadline, v)),
+    ("S3ENGINE_LOG", |s, v| set(&mut s.log_filter, v)),
+    ("S3ENGINE_LOG_FORMAT", |s, v| choose(&mut s.log, v)),
+];
+
+fn set<T: FromStr<Err: std::fmt::Display>>(slot: &mut Option<T>, text: &str) -> Result<(), String> {
+    let value = text.parse().map_err(|error: T::Err| error.to_string())?;
+    slot.get_or_insert(value);
+    Ok(())
+}
+
+fn choose<T: ValueEnum>(slot: &mut Option<T>, text: &str) -> Result<(), String> {
+    let value = T::from_str(text, false).map_err(|_| {
+        let names: Vec<_> = T::value_variants()
+            .iter()
+            .filter_map(|value| Some(value.to_possible_value()?.get_name().to_owned()))
+            .collect();
+        format!("{text:?} is none of {}", names.join(", "))
+    })?;
+    slot.get_or_insert(value);
+    Ok(())
+}
+
+fn known_names() -> String {
+    let ours = VARIABLES.iter().map(|(name, _)| *name);
+    let names: Vec<_> = ours
+        .filter(|name| name.starts_with(PREFIX))
+        .chain([CONFIG])
+        .collect();
+    names.join(", ")
+}
+
+impl Settings {
+    /// The settings of this process: the flags, over its environment, over the file that either names.
+    pub(crate) fn load(flags: Settings, file: Option<&Path>) -> Result<Self, ConfigError> {
+        Self::merge(flags, file, std::env::vars_os().collect())
+    }
+
+    fn merge(
+        flags: Settings,
+        file: Option<&Path>,
+        environment: Vec<(OsString, OsString)>,
+    ) -> Result<Self, ConfigError> {
+        let named = lookup(&environment, CONFIG)?;
+        let file = file.map(Path::to_owned).or(named.map(PathBuf::from));
+        let from_environment = Self::from_environment(&environment)?;
+        let from_file = file.map_or(Ok(Self::default()), |path| Self::from_file(&path))?;
+        Ok(flags.or(from_environment).or(from_file))
+    }
+
+    fn from_environment(environment: &[(OsString, OsString)]) -> Result<Self, ConfigError> {
+        let unknown = environment.iter().find_map(|(name, _)| {
+            let name = name.to_string_lossy();
+            let known = name == CONFIG || VARIABLES.iter().any(|(known, _)| *known == name);
+            (name.starts_with(PREFIX) && !known).then(|| name.into_owned())
+        });
+        if let Some(name) = unknown {
+            return Err(ConfigError::UnknownVariable { name });
+        }
+        let mut settings = Self::default();
+        for &(name, set) in VARIABLES {
+            if let Some(value) = lookup(environment, name)? {
+                set(&mut settings, &value)
+                    .map_err(|problem| ConfigError::Variable { name, problem })?;
+            }
+        }
+        Ok(settings)
+    }
+
+    fn from_file(path: &Path) -> Result<Self, ConfigError> {
+        let text = fs::read_to_string(path).map_err(|source| ConfigError::Read {
+            path: path.to_owned(),
+            source,
+        })?;
+        toml::from_str(&text).map_err(|error| {
+            let start = error.span().map_or(0, |span| span.start).min(text.len());
+            ConfigError::File {
+                path: path.to_owned(),
+                line: 1 + text.as_bytes()[..start]
+                    .iter()
+                    .filter(|b| **b == b'\n')
+                    .count(),
+                problem: error.message().replace('\n', " "),
+            }
+        })
+    }
+
+    fn or(self, lower: Self) -> Self {
+        Self {
+            endpoint: self.endpoint.or(lower.endpoint),
+            region: self.region.or(lower.region),
+            addressing: self.addressing.or(lower.addressing),
+            anonymous: self.anonymous.or(lower.anonymous),
+            fabric: self.fabric.or(lower.fabric),
+            loopback_dir: self.loopback_dir.or(lower.loopback_dir),
+            rdma: self.rdma.or(lower.rdma),
+            pool_size: self.pool_size.or(lower.pool_size),
+            slab_size: self.slab_size.or(lower.slab_size),
+            engine_threads: self.engine_threads.or(lower.engine_threads),
+            requests: self.requests.or(lower.requests),
+            connect_timeout: self.connect_timeout.or(lower.connect_timeout),
+            first_byte_timeout: self.first_byte_timeout.or(lower.first_byte_timeout),
+            stall_timeout: self.stall_timeout.or(lower.stall_timeout),
+            rdma_timeout: self.rdma_timeout.or(lower.rdma_timeout),
+            deadline: self.deadline.or(lower.deadline),
+            log: self.log.or(lower.log),
+            log_filter: self.log_filter.or(lower.log_filter),
+        }
+    }
+
+    /// The endpoint, which must be set.
+    pub(crate) fn endpoint(&self) -> Result<Endpoint, ConfigError> {
+        let url = self.endpoint.as_ref().ok_or(ConfigError::NoEndpoint)?;
+        self.endpoint_at(url)
+    }
+
+    /// The endpoint at `url`, with region and addressing as set.
+    pub(crate) fn endpoint_at(&self, url: &str) -> Result<Endpoint, ConfigError> {
+        let mut endpoint = Endpoint::parse(url)?;
+        if let Some(region) = &self.region {
+            endpoint = endpoint.with_region(region)?;
+        }
+        if let Some(addressing) = self.addressing {
+            endpoint = endpoint.with_style(match addressing {
+                Addressing::Path => AddressingStyle::Path,
+                Addressing::Virtual => AddressingStyle::VirtualHost,
+            })?;
+        }
+        Ok(endpoint)
+    }
+
+    /// Who signs: the environment's key pair, or nobody where that is set.
+    pub(crate) fn credentials(&self) -> Result<Credentials, ConfigError> {
+        if self.anonymous == Some(true) {
+            return Ok(Credentials::anonymous());
+        }
+        Credentials::from_env().map_err(|error| match error {
+            CredentialsError::Missing => ConfigError::NoCredentials,
+            other => ConfigError::Credentials(other),
+        })
+    }
+
+    /// What GETs allow.
+    pub(crate) fn policy(&self) -> Policy {
+        self.rdma.map_or(Policy::default(), Policy::from)
+    }
+}
+
+/// A variable's value; an empty one is unset.
+fn lookup(
+    environment: &[(OsString, OsString)],
+    name: &'static str,
+) -> Result<Option<String>, ConfigError> {
+    let found = environment.iter().find(|(key, _)| key == name);
+    match found.map(|(_, value)| value.clone().into_string()) {
+        None => Ok(None),
+        Some(Ok(value)) => Ok(Some(value).filter(|value| !value.is_empty())),
+        Some(Err(value)) => Err(ConfigError::Variable {
+            name,
+            problem: VarError::NotUnicode(value).to_string(),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn environment(pairs: &[(&str, &str)]) -> Vec<(OsString, OsString)> {
+        pairs.iter().map(|(k, v)| (k.into(), v.into())).collect()
+    }
+
+    fn file(text: &str) -> (tempfile::TempDir, PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("settings.toml");
+        fs::write(&path, text).unwrap();
+        (folder, path)
+    }
+
+    fn load(
+        flags: Settings,
+        pairs: &[(&str, &str)],
+        path: Option<&Path>,
+    ) -> Result<Settings, String> {
+        Settings::merge(flags, path, environment(pairs)).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn flags_go_over_the_environment_over_the_file() {
+        let (_folder, path) = file(
+            "endpoint = \"http://file\"\nregion = \"file\"\nrequests = 3\npool-size = \"64MiB\"\nstall-timeout = \"2s\"",
+        );
+        let flags = Settings {
+            endpoint: Some("http://flag".into()),
+            ..Settings::default()
+        };
+        let pairs = [
+            ("AWS_ENDPOINT_URL", "http://environment"),
+            ("AWS_REGION", "environment"),
+        ];
+        let merged = load(flags, &pairs, Some(&path)).unwrap();
+        assert_eq!(merged.endpoint.as_deref(), Some("http://flag"));
+        assert_eq!(merged.region.as_deref(), Some("environment"));
+        assert_eq!(merged.requests, Some(3));
+        assert_eq!(merged.pool_size, Some(Size(64 << 20)));
+        assert_eq!(merged.stall_timeout, "2s".parse().ok());
+    }
+
+    #[test]
+    fn the_environment_may_name_the_file_and_a_flag_names_another() {
+        let (_a, first) = file("region = \"first\"");
+        let (_b, second) = file("region = \"second\"");
+        let pairs = [(CONFIG, first.to_str().unwrap())];
+        let region = |path| load(Settings::default(), &pairs, path).unwrap().region;
+        assert_eq!(region(None).as_deref(), Some("first"));
+        assert_eq!(region(Some(&second)).as_deref(), Some("second"));
+    }
+
+    #[test]
+    fn the_more_exact_variable_counts_and_an_empty_one_is_unset() {
+        let pairs = [
+            ("AWS_ENDPOINT_URL", "http://general"),
+            ("AWS_ENDPOINT_URL_S3", "http://s3"),
+            ("AWS_REGION", ""),
+            ("AWS_DEFAULT_REGION", "r"),
+            ("S3ENGINE_RDMA", "loopback"),
+        ];
+        let merged = load(Settings::default(), &pairs, None).unwrap();
+        assert_eq!(merged.endpoint.as_deref(), Some("http://s3"));
+        assert_eq!(merged.region.as_deref(), Some("r"));
+        assert_eq!(merged.fabric, Some(FabricChoice::Loopback));
+    }
+
+    #[test]
+    fn an_unknown_key_is_named_with_its_file_and_line() {
+        let (_folder, path) = file("region = \"r\"\nendpont = \"http://x\"\n");
+        let error = load(Settings::default(), &[], Some(&path)).unwrap_err();
+        assert!(
+            error.contains("settings.toml, line 2") && error.contains("endpont"),
+            "{error}"
+        );
+        assert_eq!(error.lines().count(), 1);
+    }
+
+    #[test]
+    fn an_unknown_variable_is_named_with_the_known_ones() {
+        let error = load(Settings::default(), &[("S3ENGINE_POOLSIZE", "1")], None).unwrap_err();
+        assert!(
+            error.contains("S3ENGINE_POOLSIZE") && error.contains("S3ENGINE_POOL_SIZE"),
+            "{error}"
+        );
+        assert!(load(Settings::default(), &[("S3SIM_X", "1")], None).is_ok());
+    }
+
+    #[test]
+    fn a_bad_value_is_named_with_its_variable() {
+        for (name, value, word) in [
+            ("S3ENGINE_RDMA", "on", "loopback"),
+            ("S3ENGINE_REQUESTS", "many", "invalid digit"),
+            ("S3ENGINE_POOL_SIZE", "1MB", "MiB"),
+            ("S3ENGINE_DEADLINE", "5", "ms"),
+        ] {
+            let error = load(Settings::default(), &[(name, value)], None).unwrap_err();
+            assert!(error.contains(name) && error.contains(word), "{error}");
+        }
+    }
+
+    #[test]
+    fn every_variable_sets_something() {
+        for (name, set) in VARIABLES {
+            let fits = ["path", "true", "off", "7", "3MiB", "2s", "json"];
+            let took = fits.iter().any(|value| {
+                let mut settings = Settings::default();
+                set(&mut settings, value).is_ok() && settings != Settings::default()
+            });
+            assert!(took, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_missing_or_of_another_type_is_an_error() {
+        assert!(load(Settings::default(), &[], Some(Path::new("/nonexistent"))).is_err());
+        let (_folder, path) = file("requests = \"x\"");
+        let error = load(Settings::default(), &[], Some(&path)).unwrap_err();
+        assert!(error.contains("line 1"), "{error}");
+    }
+
+    #[test]
+    fn without_an_endpoint_the_line_says_how_to_set_one() {
+        let error = Settings::default().endpoint().unwrap_err().to_string();
+        assert!(error.contains("AWS_ENDPOINT_URL") && error.contains("--endpoint"));
+    }
+}

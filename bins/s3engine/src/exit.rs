@@ -1,0 +1,259 @@
+//! From what went wrong to one line and an exit code.
+//!
+//! | code | meaning |
+//! |---|---|
+//! | 0 | done |
+//! | 1 | S3 or transfer error |
+//! | 2 | usage |
+//! | 3 | configuration or credentials |
+//! | 4 | object or bucket not found |
+//! | 5 | the policy allows no path |
+//! | 128 + n | ended by signal n |
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::io::{self, Write};
+
+use s3engine::{BuildError, Error, ErrorKind, Reason};
+
+use crate::config::ConfigError;
+use crate::object_url::on_one_line;
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    /// The command line cannot be meant so.
+    #[error("{0}")]
+    Usage(String),
+    /// The settings cannot be used.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The engine cannot start as configured.
+    #[error(transparent)]
+    Build(#[from] BuildError),
+    /// A request failed.
+    #[error("{}", Told(.0))]
+    Request(#[from] Error),
+    /// The output cannot be written.
+    #[error("cannot {doing} {output}: {source}")]
+    Output {
+        /// What was tried.
+        doing: &'static str,
+        /// With what.
+        output: String,
+        /// Why not.
+        source: io::Error,
+    },
+    /// What was delivered is not what a second read gives.
+    #[error(
+        "{object}: verification failed: at offset {offset} {delivered:#04x} was delivered and HTTP reads {read:#04x}"
+    )]
+    Differs {
+        /// The object.
+        object: String,
+        /// The first differing byte.
+        offset: u64,
+        /// What was delivered.
+        delivered: u8,
+        /// What the second read gave.
+        read: u8,
+    },
+    /// A signal ended it.
+    #[error("interrupted by signal {0}")]
+    Interrupted(i32),
+    /// Something else, in words.
+    #[error("{0}")]
+    Other(String),
+}
+
+impl Failure {
+    /// The exit code of the process.
+    pub(crate) fn code(&self) -> u8 {
+        match self {
+            Failure::Usage(_) => 2,
+            Failure::Config(_) | Failure::Build(_) => 3,
+            Failure::Request(error) => code_of(error),
+            Failure::Output { .. } | Failure::Differs { .. } | Failure::Other(_) => 1,
+            Failure::Interrupted(signal) => u8::try_from(128 + signal).unwrap_or(1),
+        }
+    }
+
+    /// The failed request, where it was one.
+    pub(crate) fn request(&self) -> Option<&Error> {
+        match self {
+            Failure::Request(error) => Some(error),
+            _ => None,
+        }
+    }
+
+    /// Tells it on stderr; `verbose` adds what led to it.
+    pub(crate) fn tell(&self, verbose: u8) {
+        // Nobody to tell if stderr is closed.
+        let _ = self.write(&mut io::stderr().lock(), verbose);
+    }
+
+    fn write(&self, out: &mut dyn Write, verbose: u8) -> io::Result<()> {
+        writeln!(out, "error: {self}")?;
+        match self.request() {
+            Some(error) if verbose > 0 => write_facts(out, error),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What an error knows beyond its line.
+fn write_facts(out: &mut dyn Write, error: &Error) -> io::Result<()> {
+    if let Some(message) = error.message() {
+        writeln!(out, "  server: {}", on_one_line(message))?;
+    }
+    if let Some(address) = error.address() {
+        writeln!(out, "  address: {address}")?;
+    }
+    if let Some(phase) = error.phase() {
+        writeln!(out, "  phase: {phase}")?;
+    }
+    if let Some(host_id) = error.host_id() {
+        writeln!(out, "  host id: {}", on_one_line(host_id))?;
+    }
+    let mut source = StdError::source(error);
+    while let Some(cause) = source {
+        writeln!(out, "  caused by: {}", on_one_line(&cause.to_string()))?;
+        source = cause.source();
+    }
+    Ok(())
+}
+
+/// What the exit code says of a failed request.
+fn code_of(error: &Error) -> u8 {
+    /// S3's words for credentials that cannot work, as opposed to ones that may not.
+    const CREDENTIALS: [&str; 5] = [
+        "InvalidAccessKeyId",
+        "SignatureDoesNotMatch",
+        "ExpiredToken",
+        "InvalidToken",
+        "AuthorizationHeaderMalformed",
+    ];
+    match error.kind() {
+        ErrorKind::Config(_) => 3,
+        _ if error.is_not_found() => 4,
+        _ if error.status() == Some(401) => 3,
+        _ if error.code().is_some_and(|code| CREDENTIALS.contains(&code)) => 3,
+        _ if error.reason().is_of_rdma() => 5,
+        _ => 1,
+    }
+}
+
+/// A failed request in words: one that only the policy kept from going by HTTP says so.
+struct Told<'a>(&'a Error);
+
+impl fmt::Display for Told<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let error = self.0;
+        if code_of(error) != 5 {
+            return error.fmt(f);
+        }
+        let object = format!(
+            "s3://{}/{}",
+            on_one_line(error.bucket()),
+            on_one_line(error.key())
+        );
+        write!(
+            f,
+            "{object}: RDMA required, not possible: {}",
+            error.reason()
+        )?;
+        match error.kind() {
+            ErrorKind::Rdma { detail, .. } => write!(f, "\n  {}", on_one_line(detail))?,
+            _ => write!(f, "\n  {error}")?,
+        }
+        match help(error.reason()) {
+            Some(help) => write!(f, "\n  what helps: {help}"),
+            None => Ok(()),
+        }
+    }
+}
+
+fn help(reason: Reason) -> Option<&'static str> {
+    Some(match reason {
+        Reason::NoFabric => {
+            "`--fabric loopback` against a simulator on this host; else `--rdma prefer` or `--rdma off`"
+        }
+        Reason::FabricInitFailed => "see the cause above; `--rdma prefer` goes by HTTP meanwhile",
+        Reason::RegistrationFailed | Reason::OverRegistrationLimit => {
+            "a smaller --slab-size, or a higher limit on locked memory"
+        }
+        Reason::ServerDeclined | Reason::ReplyMissing => {
+            "check that RDMA is enabled on the server; `--rdma prefer` goes by HTTP"
+        }
+        Reason::RdmaTimeout => "a longer --rdma-timeout; `--rdma prefer` goes by HTTP",
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(status: u16, code: Option<&str>) -> Failure {
+        let kind = ErrorKind::Status {
+            status,
+            code: code.map(str::to_owned),
+            message: None,
+        };
+        Failure::Request(Error::new("GET", "b", "k", kind))
+    }
+
+    #[test]
+    fn every_kind_of_failure_has_its_code() {
+        let rdma = ErrorKind::Rdma {
+            reason: Reason::NoFabric,
+            detail: "none".into(),
+        };
+        let late =
+            Error::new("GET", "b", "k", ErrorKind::Deadline).with_reason(Reason::RdmaTimeout);
+        for (failure, code) in [
+            (Failure::Usage("u".into()), 2),
+            (Failure::Config(ConfigError::NoCredentials), 3),
+            (status(403, Some("AccessDenied")), 1),
+            (status(403, Some("SignatureDoesNotMatch")), 3),
+            (status(401, None), 3),
+            (status(404, Some("NoSuchKey")), 4),
+            (status(404, None), 4),
+            (status(503, Some("SlowDown")), 1),
+            (Failure::Request(Error::new("GET", "b", "k", rdma)), 5),
+            (Failure::Request(late), 5),
+            (Failure::Interrupted(2), 130),
+            (Failure::Other("o".into()), 1),
+        ] {
+            assert_eq!(failure.code(), code, "{failure}");
+        }
+    }
+
+    #[test]
+    fn a_refused_path_says_why_and_what_helps() {
+        let kind = ErrorKind::Rdma {
+            reason: Reason::NoFabric,
+            detail: "no library".into(),
+        };
+        let text = Failure::Request(Error::new("GET", "b", "k", kind)).to_string();
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(lines[0], "s3://b/k: RDMA required, not possible: no-fabric");
+        assert_eq!(lines[1], "  no library");
+        assert!(lines[2].starts_with("  what helps: "));
+    }
+
+    #[test]
+    fn without_verbose_an_error_is_one_line_and_with_it_the_causes_follow() {
+        let error = Error::new("GET", "b", "k", ErrorKind::Reset("gone".into()))
+            .with_source(io::Error::other("the cause"));
+        let text = |verbose| {
+            let mut out = Vec::new();
+            Failure::Request(error.clone())
+                .write(&mut out, verbose)
+                .unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        assert_eq!(text(0).lines().count(), 1);
+        assert!(text(1).contains("caused by: the cause"));
+    }
+}

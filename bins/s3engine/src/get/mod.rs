@@ -1,0 +1,265 @@
+//! `s3engine get`: an object into a file or a stream, in bounded memory, with the truth about its path.
+
+mod output;
+mod range;
+mod summary;
+mod transfer;
+
+use std::ffi::OsString;
+use std::future::Future;
+use std::io::{self, Write};
+use std::pin::pin;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use s3engine::{Engine, Error, ErrorKind, Get, Memory, ObjectInfo, Policy, PoolOptions};
+use s3engine_s3::object::Pin;
+
+use crate::cli::Common;
+use crate::config::Settings;
+use crate::connect;
+use crate::exit::Failure;
+use crate::get::output::Output;
+use crate::get::range::{Extent, RangeArg};
+use crate::get::summary::{Summary, Tally};
+use crate::get::transfer::Plan;
+use crate::interrupt::Interrupt;
+use crate::object_url::ObjectUrl;
+use crate::progress::Progress;
+
+/// Memory of a transfer unless a setting says more: enough to keep a fast link busy, small beside an object.
+const POOL: u64 = 256 << 20;
+/// A chunk and a slab unless a setting says else. A small object populates one slab, which takes milliseconds.
+const SLAB: u64 = 16 << 20;
+
+/// Fetch an object into a file or to stdout.
+#[derive(Args, Debug)]
+pub(crate) struct GetArgs {
+    /// The object; the key is taken as it stands
+    #[arg(value_name = "s3://BUCKET/KEY")]
+    pub(crate) url: ObjectUrl,
+
+    /// Only these bytes: FIRST-LAST (both included), FIRST- or -COUNT
+    #[arg(long, value_name = "RANGE", allow_hyphen_values = true)]
+    pub(crate) range: Option<RangeArg>,
+
+    /// File, folder or device to write; - is stdout [default: the key's last component]
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<OsString>,
+
+    /// Read everything a second time by HTTP and compare before it is written
+    #[arg(long)]
+    pub(crate) verify: bool,
+
+    /// Print the result to stdout as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) common: Common,
+}
+
+/// Runs the command.
+pub(crate) fn run(
+    args: &GetArgs,
+    settings: &Settings,
+    interrupt: &Interrupt,
+) -> Result<(), Failure> {
+    if args.json && args.output.as_deref().is_some_and(|output| output == "-") {
+        let text = "--json and -o - both want stdout: choose one".to_owned();
+        return Err(Failure::Usage(text));
+    }
+    let result = fetch(args, settings, interrupt);
+    match &result {
+        Err(failure) if args.json => print_json(&summary::failed(&args.url, failure))?,
+        _ => {}
+    }
+    result
+}
+
+fn fetch(args: &GetArgs, settings: &Settings, interrupt: &Interrupt) -> Result<(), Failure> {
+    let began = Instant::now();
+    let until = settings.deadline.map(|deadline| began + deadline.0);
+    let (endpoint, credentials) = (settings.endpoint()?, settings.credentials()?);
+    let pool = pool(settings);
+    let chunk = chunk_size(&pool, args.verify);
+    let engine = connect::describe(settings, endpoint, credentials)
+        .pool(pool)
+        .build()?;
+    let mut output = Output::open(args.output.as_deref(), &args.url, interrupt)?;
+    let info = look(&engine, &args.url, until, interrupt)?;
+    let pin = Pin::of(&info).ok_or_else(|| {
+        let kind = ErrorKind::Protocol("the answer to HEAD has no size".into());
+        request_error(&engine, "HEAD", &args.url, kind)
+    })?;
+    let extent = Extent::resolve(args.range, pin.size);
+    let plan = Plan {
+        url: &args.url,
+        pin,
+        extent,
+        chunk,
+        policy: settings.policy(),
+        verify: args.verify,
+        until,
+    };
+    let mut tally = Tally::default();
+    let name = args.url.file_name().unwrap_or(&args.url.key);
+    let progress = Progress::new(name, extent.len, !args.common.quiet);
+    transfer::run(
+        &engine,
+        &plan,
+        &mut output,
+        &mut tally,
+        &progress,
+        interrupt,
+    )?;
+    drop(progress);
+    let output_name = output.name();
+    output.finish()?;
+    let summary = Summary {
+        url: &args.url,
+        output: output_name,
+        etag: info.etag.map(|etag| etag.as_str().to_owned()),
+        object_size: plan.pin.size,
+        offset: extent.offset,
+        elapsed: began.elapsed(),
+        verify: args.verify,
+        tally: &tally,
+    };
+    report(args, &summary)
+}
+
+fn report(args: &GetArgs, summary: &Summary<'_>) -> Result<(), Failure> {
+    if !args.common.quiet {
+        // The transfer is done, whether somebody reads of it or not.
+        let _ = io::stderr().write_all(summary.text().as_bytes());
+    }
+    if args.json {
+        print_json(&summary.json())?;
+    }
+    Ok(())
+}
+
+fn print_json(value: &serde_json::Value) -> Result<(), Failure> {
+    writeln!(io::stdout(), "{value}").map_err(|source| Failure::Output {
+        doing: "write to",
+        output: "stdout".into(),
+        source,
+    })
+}
+
+fn pool(settings: &Settings) -> PoolOptions {
+    let slab_bytes = settings.slab_size.map_or(SLAB, |size| size.0);
+    // Two slabs at least, or nothing would overlap.
+    let default = POOL.max(slab_bytes.saturating_mul(2));
+    PoolOptions {
+        slab_bytes,
+        max_bytes: Some(settings.pool_size.map_or(default, |size| size.0)),
+        ..PoolOptions::default()
+    }
+}
+
+/// A slab, or less where the pool holds too few of them for two chunks to overlap.
+fn chunk_size(pool: &PoolOptions, verify: bool) -> u64 {
+    let max_bytes = pool.max_bytes.unwrap_or(POOL);
+    let share = max_bytes / if verify { 4 } else { 2 };
+    let chunk = pool.slab_bytes.min(share);
+    (chunk - chunk % 4096).max(4096)
+}
+
+/// What the server says of the object. An answer to HEAD has no words, so where it is an error, a GET of one
+/// byte gets them.
+fn look(
+    engine: &Engine,
+    url: &ObjectUrl,
+    until: Option<Instant>,
+    interrupt: &Interrupt,
+) -> Result<ObjectInfo, Failure> {
+    let late = || Failure::from(request_error(engine, "HEAD", url, ErrorKind::Deadline));
+    let head = engine.head(&url.bucket, &url.key);
+    let error = match wait_for(head, until, late, interrupt)? {
+        Ok(info) => return Ok(info),
+        Err(error) => error,
+    };
+    let silent = matches!(error.kind(), ErrorKind::Status { code: None, .. });
+    if !silent {
+        return Err(error.into());
+    }
+    let Ok(buffer) = engine.pool().try_alloc(1, Memory::Host) else {
+        return Err(error.into());
+    };
+    let get = Get::new(&*url.bucket, &*url.key).range(0, 1).into(buffer);
+    let done = wait_for(engine.get(get.policy(Policy::Http)), until, late, interrupt)?;
+    let telling = done
+        .error()
+        .filter(|found| found.status() == error.status());
+    Err(telling.cloned().unwrap_or(error).into())
+}
+
+/// Waits for a future of the engine's, as long as there is time and nobody asks to end.
+fn wait_for<F: Future>(
+    future: F,
+    until: Option<Instant>,
+    late: impl FnOnce() -> Failure,
+    interrupt: &Interrupt,
+) -> Result<F::Output, Failure> {
+    const POLL: Duration = Duration::from_millis(100);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .map_err(|error| Failure::Other(format!("cannot start a runtime: {error}")))?;
+    runtime.block_on(async {
+        let mut future = pin!(future);
+        loop {
+            if let Ok(output) = tokio::time::timeout(POLL, &mut future).await {
+                return Ok(output);
+            }
+            if let Some(signal) = interrupt.signal() {
+                return Err(Failure::Interrupted(signal));
+            }
+            if until.is_some_and(|until| Instant::now() >= until) {
+                return Err(late());
+            }
+        }
+    })
+}
+
+fn request_error(
+    engine: &Engine,
+    operation: &'static str,
+    url: &ObjectUrl,
+    kind: ErrorKind,
+) -> Error {
+    Error::new(operation, &*url.bucket, &*url.key, kind)
+        .with_endpoint(engine.endpoint().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn options(pool: u64, slab: u64) -> PoolOptions {
+        PoolOptions {
+            slab_bytes: slab,
+            max_bytes: Some(pool),
+            ..PoolOptions::default()
+        }
+    }
+
+    #[test]
+    fn a_chunk_is_a_slab_where_the_pool_holds_two() {
+        assert_eq!(chunk_size(&pool(&Settings::default()), false), SLAB);
+        assert_eq!(chunk_size(&pool(&Settings::default()), true), SLAB);
+    }
+
+    proptest! {
+        #[test]
+        fn the_buffers_of_two_chunks_fit_the_pool(pool in 2u64 << 20..1 << 34, slab in 2u64 << 20..1 << 32, verify: bool) {
+            let chunk = chunk_size(&options(pool, slab), verify);
+            prop_assert!(chunk > 0 && chunk.is_multiple_of(4096) && chunk <= slab);
+            let buffers = if verify { 4 } else { 2 };
+            prop_assert!(chunk * buffers <= pool);
+        }
+    }
+}

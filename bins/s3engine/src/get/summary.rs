@@ -1,0 +1,244 @@
+//! What is said of a finished transfer: one line for people, one JSON object for programs.
+
+use std::time::Duration;
+
+use s3engine::{BytesByPath, Completion, Fallback, Path, Reason, Stages};
+use serde_json::{Value, json};
+
+use crate::exit::Failure;
+use crate::object_url::{ObjectUrl, on_one_line};
+use crate::size::human;
+
+/// What the chunks of a transfer reported.
+#[derive(Default)]
+pub(crate) struct Tally {
+    by_path: BytesByPath,
+    /// The reason of the first chunk that RDMA did not carry.
+    other_than_rdma: Option<Reason>,
+    fallback: Option<Fallback>,
+    stages: Option<Stages>,
+    status: Option<u16>,
+    request_id: Option<String>,
+    verified: u64,
+}
+
+impl Tally {
+    /// A chunk has arrived.
+    pub(crate) fn add(&mut self, completion: &Completion) {
+        let bytes = completion.bytes_by_path();
+        self.by_path.rdma += bytes.rdma;
+        self.by_path.http += bytes.http;
+        self.by_path.cache += bytes.cache;
+        if completion.path() != Path::Rdma {
+            self.other_than_rdma.get_or_insert(completion.reason());
+        }
+        if let Some(fallback) = completion.fallback() {
+            self.fallback.get_or_insert_with(|| fallback.clone());
+        }
+        self.stages.get_or_insert(completion.stages());
+        self.status = completion.status().or(self.status);
+        if let Some(id) = completion.request_id() {
+            self.request_id = Some(id.to_owned());
+        }
+    }
+
+    /// So many bytes were read a second time and are the same.
+    pub(crate) fn verified(&mut self, bytes: u64) {
+        self.verified += bytes;
+    }
+
+    fn path(&self) -> Path {
+        let BytesByPath { rdma, http, cache } = self.by_path;
+        match (rdma, http, cache) {
+            (0, 0, 0) => Path::None,
+            (_, 0, 0) => Path::Rdma,
+            (0, 0, _) => Path::Cache,
+            _ => Path::Http,
+        }
+    }
+
+    fn reason(&self) -> Reason {
+        self.other_than_rdma.unwrap_or(Reason::Ok)
+    }
+}
+
+/// A finished transfer.
+pub(crate) struct Summary<'a> {
+    pub(crate) url: &'a ObjectUrl,
+    pub(crate) output: String,
+    pub(crate) etag: Option<String>,
+    pub(crate) object_size: u64,
+    pub(crate) offset: u64,
+    pub(crate) elapsed: Duration,
+    pub(crate) verify: bool,
+    pub(crate) tally: &'a Tally,
+}
+
+impl Summary<'_> {
+    /// One line, and a note where RDMA was allowed and not used.
+    pub(crate) fn text(&self) -> String {
+        let tally = self.tally;
+        let total = tally.by_path.total();
+        let seconds = self.elapsed.as_secs_f64();
+        let mut text = format!(
+            "{} in {seconds:.2} s ({}/s)  path {}  reason {}",
+            human(total as f64),
+            human(total as f64 / seconds.max(1e-9)),
+            tally.path(),
+            tally.reason(),
+        );
+        let BytesByPath { rdma, http, cache } = tally.by_path;
+        if [rdma, http, cache]
+            .iter()
+            .filter(|bytes| **bytes > 0)
+            .count()
+            > 1
+        {
+            for (path, bytes) in [(Path::Rdma, rdma), (Path::Http, http), (Path::Cache, cache)] {
+                text += &format!("  {path} {}", human(bytes as f64));
+            }
+        }
+        if let Some(etag) = &self.etag {
+            text += &format!("  etag {}", on_one_line(etag));
+        }
+        if self.verify {
+            text += "  verified";
+        }
+        text += &format!("  -> {}\n", self.output);
+        if let Some(fallback) = &tally.fallback {
+            let detail = on_one_line(&fallback.detail);
+            text += &format!(
+                "note: RDMA was allowed but not used: {}: {detail}\n",
+                fallback.reason
+            );
+        }
+        text
+    }
+
+    /// The same for programs.
+    pub(crate) fn json(&self) -> Value {
+        let tally = self.tally;
+        let BytesByPath { rdma, http, cache } = tally.by_path;
+        let seconds = self.elapsed.as_secs_f64();
+        let us = |time: Option<Duration>| time.map(|time| time.as_secs_f64() * 1e6);
+        let stages = tally.stages.unwrap_or_default();
+        let fallback = tally.fallback.as_ref();
+        json!({
+            "schema": 1,
+            "object": { "bucket": self.url.bucket, "key": self.url.key, "size": self.object_size },
+            "output": self.output,
+            "offset": self.offset,
+            "length": tally.by_path.total(),
+            "path": tally.path().as_str(),
+            "reason": tally.reason().as_str(),
+            "bytes": { "rdma": rdma, "http": http, "cache": cache },
+            "fallback": fallback.map(|f| json!({ "reason": f.reason.as_str(), "detail": f.detail })),
+            "seconds": seconds,
+            "gb_per_s": tally.by_path.total() as f64 / 1e9 / seconds.max(1e-9),
+            "etag": self.etag,
+            "status": tally.status,
+            "request_id": tally.request_id,
+            "verified": self.verify,
+            "bytes_verified": tally.verified,
+            "stages_us": {
+                "queued": us(stages.queued),
+                "registered": us(stages.registered),
+                "first_byte": us(stages.first_byte),
+                "first_chunk": tally.stages.map(|stages| stages.done.as_secs_f64() * 1e6),
+                "done": seconds * 1e6,
+            },
+        })
+    }
+}
+
+/// A transfer that failed, for programs.
+pub(crate) fn failed(url: &ObjectUrl, failure: &Failure) -> Value {
+    let request = failure.request();
+    json!({
+        "schema": 1,
+        "object": { "bucket": url.bucket, "key": url.key },
+        "path": Path::None.as_str(),
+        "reason": request.map(|error| error.reason().as_str()),
+        "error": {
+            "exit_code": failure.code(),
+            "message": failure.to_string(),
+            "status": request.and_then(|error| error.status()),
+            "code": request.and_then(|error| error.code()),
+            "request_id": request.and_then(|error| error.request_id()),
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn summary<'a>(url: &'a ObjectUrl, tally: &'a Tally) -> Summary<'a> {
+        Summary {
+            url,
+            output: "out".into(),
+            etag: Some("\"e\"".into()),
+            object_size: 1 << 30,
+            offset: 0,
+            elapsed: Duration::from_millis(500),
+            verify: false,
+            tally,
+        }
+    }
+
+    fn url() -> ObjectUrl {
+        "s3://b/k".parse().unwrap()
+    }
+
+    #[test]
+    fn the_line_says_bytes_rate_path_reason_etag_and_output() {
+        let tally = Tally {
+            by_path: BytesByPath {
+                rdma: 1 << 30,
+                ..BytesByPath::default()
+            },
+            ..Tally::default()
+        };
+        let url = url();
+        assert_eq!(
+            summary(&url, &tally).text(),
+            "1.00 GiB in 0.50 s (2.00 GiB/s)  path rdma  reason ok  etag \"e\"  -> out\n"
+        );
+    }
+
+    #[test]
+    fn mixed_paths_are_no_rdma_and_give_bytes_by_path_and_why() {
+        let tally = Tally {
+            by_path: BytesByPath {
+                rdma: 1 << 20,
+                http: 3 << 20,
+                cache: 0,
+            },
+            other_than_rdma: Some(Reason::ServerDeclined),
+            fallback: Some(Fallback {
+                reason: Reason::ServerDeclined,
+                detail: "501".into(),
+            }),
+            ..Tally::default()
+        };
+        let url = url();
+        let summary = summary(&url, &tally);
+        let text = summary.text();
+        assert!(text.contains("path http  reason server-declined  rdma 1.00 MiB  http 3.00 MiB"));
+        assert!(text.contains("note: RDMA was allowed but not used: server-declined: 501"));
+        let json = summary.json();
+        assert_eq!(json["bytes"]["http"], 3 << 20);
+        assert_eq!(json["fallback"]["reason"], "server-declined");
+    }
+
+    #[test]
+    fn an_empty_object_has_no_path() {
+        let tally = Tally::default();
+        let url = url();
+        let json = summary(&url, &tally).json();
+        assert_eq!(
+            (&json["path"], &json["reason"]),
+            (&json!("none"), &json!("ok"))
+        );
+    }
+}

@@ -1,0 +1,61 @@
+//! The s3engine command line: a thin face over the library.
+#![forbid(unsafe_code)]
+
+mod bench;
+mod cli;
+mod config;
+mod connect;
+mod exit;
+mod get;
+mod interrupt;
+mod logging;
+mod object_url;
+mod progress;
+mod size;
+mod span;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::cli::{Cli, Command, Common};
+use crate::config::Settings;
+use crate::exit::Failure;
+use crate::interrupt::Interrupt;
+
+fn main() -> ExitCode {
+    let (result, verbose) = match Cli::parse().command {
+        Command::Get(args) => (
+            run(&args.common, |s, i| get::run(&args, s, i)),
+            args.common.verbose,
+        ),
+        Command::Bench(args) => (
+            run(&args.common, |s, i| bench::run(&args, s, i)),
+            args.common.verbose,
+        ),
+        Command::Sim(args) => {
+            s3sim::cli::log_to_stderr();
+            let ran = s3sim::cli::run(*args);
+            (ran.map_err(|error| Failure::Other(error.to_string())), 0)
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            failure.tell(verbose);
+            ExitCode::from(failure.code())
+        }
+    }
+}
+
+/// Runs a command with the settings of this process, a log, and signals handled.
+fn run(
+    common: &Common,
+    command: impl FnOnce(&Settings, &Interrupt) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let settings = Settings::load(common.settings.clone(), common.config.as_deref())?;
+    logging::start(&settings, common.verbose).map_err(Failure::Usage)?;
+    let interrupt = Interrupt::install()
+        .map_err(|error| Failure::Other(format!("cannot handle signals: {error}")))?;
+    command(&settings, &interrupt)
+}

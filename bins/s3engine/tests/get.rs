@@ -1,0 +1,306 @@
+//! `s3engine get`, as people run it.
+#![allow(missing_docs)]
+
+mod support;
+
+use std::fs;
+
+use s3sim::{Action, Kind, Rule, SimOptions};
+use support::{World, object};
+
+const MIB: usize = 1 << 20;
+
+#[test]
+fn a_whole_object_arrives_under_the_keys_name() {
+    let world = World::new();
+    let ran = world.run(&["get", "s3://train/a/40MiB-x"]);
+    assert!(ran.stderr.contains("40.0 MiB in "), "{}", ran.stderr);
+    assert!(
+        ran.stderr.contains("path http  reason no-fabric  etag "),
+        "{}",
+        ran.stderr
+    );
+    assert!(
+        ran.stderr
+            .contains("-> 40MiB-x\nnote: RDMA was allowed but not used"),
+        "{}",
+        ran.stderr
+    );
+    assert!(ran.ok().is_empty());
+    assert_eq!(world.files(), ["40MiB-x"]);
+    let found = fs::read(world.out().join("40MiB-x")).unwrap();
+    assert!(found == object("a/40MiB-x", 0, 40 * MIB));
+}
+
+#[test]
+fn stdout_gets_the_bytes_in_order_and_nothing_else() {
+    let world = World::new();
+    let args = [
+        "get",
+        "s3://train/5MiB-x",
+        "-o",
+        "-",
+        "-q",
+        "--slab-size",
+        "2MiB",
+    ];
+    let ran = world.run(&[&args[..], &["--pool-size", "16MiB"]].concat());
+    assert_eq!(ran.stderr, "");
+    assert!(ran.ok() == object("5MiB-x", 0, 5 * MIB));
+    assert!(world.files().is_empty());
+}
+
+#[test]
+fn an_object_larger_than_the_pool_passes_through_it() {
+    let world = World::new();
+    let args = [
+        "get",
+        "s3://train/30MiB-x",
+        "-o",
+        "-",
+        "--pool-size",
+        "4MiB",
+        "--slab-size",
+        "2MiB",
+    ];
+    for more in [&[][..], &["--verify"], &["--fabric", "loopback"]] {
+        let ran = world.run(&[&args[..], more].concat());
+        assert!(ran.ok() == object("30MiB-x", 0, 30 * MIB), "{more:?}");
+    }
+}
+
+#[test]
+fn ranges_are_inclusive_open_or_from_the_end() {
+    let world = World::new();
+    for (range, offset, len) in [
+        ("0-0", 0, 1),
+        ("1000-1999", 1000, 1000),
+        ("1048000-", 1_048_000, 576),
+        ("-7", 1_048_569, 7),
+        ("1048000-9999999", 1_048_000, 576),
+    ] {
+        let ran = world.run(&["get", "s3://train/1MiB-x", "--range", range, "-o", "-"]);
+        assert!(ran.ok() == object("1MiB-x", offset, len), "{range}");
+    }
+}
+
+#[test]
+fn the_loopback_fabric_carries_the_bytes_and_verify_compares_them() {
+    let world = World::new();
+    let args = [
+        "get",
+        "s3://train/20MiB-x",
+        "-o",
+        "x",
+        "--fabric",
+        "loopback",
+        "--rdma",
+        "require",
+    ];
+    let json = world
+        .run(&[&args[..], &["--verify", "--json"]].concat())
+        .json();
+    assert_eq!(json["schema"], 1);
+    assert_eq!(
+        (&json["path"], &json["reason"]),
+        (&"rdma".into(), &"ok".into())
+    );
+    assert_eq!(json["bytes"]["rdma"], 20 * MIB);
+    assert_eq!(json["bytes_verified"], 20 * MIB);
+    assert!(json["etag"].is_string() && json["request_id"].is_string());
+    assert!(json["stages_us"]["registered"].is_number());
+    assert!(fs::read(world.out().join("x")).unwrap() == object("20MiB-x", 0, 20 * MIB));
+}
+
+#[test]
+fn fabrics_that_are_off_and_a_policy_of_http_are_intents() {
+    let world = World::new();
+    for intent in [["--fabric", "off"], ["--rdma", "off"]] {
+        let args = [
+            &["get", "s3://train/1MiB-x", "-o", "x", "--json"][..],
+            &intent,
+        ]
+        .concat();
+        let json = world.run(&args).json();
+        assert_eq!(
+            (&json["path"], &json["reason"]),
+            (&"http".into(), &"policy".into())
+        );
+        assert!(json["fallback"].is_null());
+    }
+}
+
+#[test]
+fn a_server_that_declines_is_a_fallback_with_its_reason() {
+    let world = World::with(SimOptions {
+        faults: vec![Rule::new(Action::DeclineWithError).only(Kind::Rdma)],
+        ..SimOptions::default()
+    });
+    let args = [
+        "get",
+        "s3://train/1MiB-x",
+        "-o",
+        "x",
+        "--json",
+        "--fabric",
+        "loopback",
+    ];
+    let json = world.run(&args).json();
+    assert_eq!(
+        (&json["path"], &json["reason"]),
+        (&"http".into(), &"server-declined".into())
+    );
+    assert!(fs::read(world.out().join("x")).unwrap() == object("1MiB-x", 0, MIB));
+
+    let ran = world.run(&[
+        "get",
+        "s3://train/1MiB-x",
+        "-o",
+        "y",
+        "--fabric",
+        "loopback",
+        "--rdma",
+        "require",
+    ]);
+    assert_eq!(ran.code, Some(5));
+    assert!(
+        ran.stderr
+            .contains("RDMA required, not possible: server-declined"),
+        "{}",
+        ran.stderr
+    );
+    assert_eq!(world.files(), ["x"]);
+}
+
+#[test]
+fn odd_keys_are_taken_as_they_stand() {
+    let root = tempfile::tempdir().unwrap();
+    let keys = [
+        "a b",
+        "a+b",
+        "a%20b",
+        "ключ/文",
+        "dir/x~y(1)'!*",
+        "é?x=1&y#z",
+    ];
+    for key in keys {
+        let path = root.path().join("train").join(key);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, key.repeat(1000)).unwrap();
+    }
+    let world = World::with(SimOptions {
+        root: Some(root.path().to_owned()),
+        ..SimOptions::default()
+    });
+    for key in keys {
+        let ran = world.run(&["get", &format!("s3://train/{key}"), "-o", "-"]);
+        assert!(ran.ok() == key.repeat(1000).into_bytes(), "{key}");
+    }
+}
+
+#[test]
+fn double_slashes_stay_double() {
+    let world = World::new();
+    let ran = world.run(&["get", "s3://train/a//b/1MiB-x", "-o", "-"]);
+    assert!(ran.ok() == object("a//b/1MiB-x", 0, MIB));
+}
+
+#[test]
+fn an_empty_object_is_an_empty_file() {
+    let world = World::new();
+    let json = world
+        .run(&["get", "s3://train/0-x", "--json", "--verify"])
+        .json();
+    assert_eq!(
+        (&json["path"], &json["length"]),
+        (&"none".into(), &0.into())
+    );
+    assert_eq!(fs::read(world.out().join("0-x")).unwrap(), b"");
+}
+
+#[test]
+fn an_existing_file_is_replaced_and_a_folder_is_filled() {
+    let world = World::new();
+    fs::write(world.out().join("x"), "old").unwrap();
+    world.run(&["get", "s3://train/1000-x", "-o", "x"]).ok();
+    world.run(&["get", "s3://train/d/2000-x", "-o", "."]).ok();
+    assert_eq!(
+        fs::read(world.out().join("x")).unwrap(),
+        object("1000-x", 0, 1000)
+    );
+    assert_eq!(
+        fs::read(world.out().join("2000-x")).unwrap(),
+        object("d/2000-x", 0, 2000)
+    );
+    assert_eq!(world.files().len(), 2);
+}
+
+#[test]
+fn a_fifo_is_written_in_order() {
+    let world = World::new();
+    let fifo = world.out().join("fifo");
+    let mode = rustix::fs::Mode::from_raw_mode(0o600);
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    let child = support::spawn(world.command(&["get", "s3://train/40MiB-x", "-o", "fifo"]));
+    let read = fs::read(&fifo).unwrap();
+    support::Ran::from(child.wait_with_output().unwrap()).ok();
+    assert!(read == object("40MiB-x", 0, 40 * MIB));
+    assert_eq!(world.files(), ["fifo"]);
+}
+
+#[test]
+fn an_object_that_changes_during_the_transfer_is_an_error() {
+    let world = World::with(SimOptions {
+        faults: vec![Rule::new(Action::Swap).only(Kind::Http).skip(2).count(1)],
+        ..SimOptions::default()
+    });
+    let ran = world.run(&["get", "s3://train/64MiB-x", "-o", "x"]);
+    ran.fails(
+        1,
+        &["object changed during the transfer", "s3://train/64MiB-x"],
+    );
+    assert!(world.files().is_empty());
+}
+
+#[test]
+fn bytes_that_were_claimed_and_not_written_fail_the_verification() {
+    let world = World::with(SimOptions {
+        faults: vec![Rule::new(Action::ClaimWithoutWriting).only(Kind::Rdma)],
+        ..SimOptions::default()
+    });
+    let args = [
+        "get",
+        "s3://train/1MiB-x",
+        "-o",
+        "x",
+        "--fabric",
+        "loopback",
+        "--verify",
+    ];
+    world
+        .run(&args)
+        .fails(1, &["s3://train/1MiB-x: verification failed: at offset "]);
+    assert!(world.files().is_empty());
+}
+
+#[test]
+fn settings_come_from_the_file_that_the_environment_names() {
+    let world = World::new();
+    let path = world.folder.path().join("s3engine.toml");
+    fs::write(&path, "fabric = \"loopback\"\nrdma = \"require\"\n").unwrap();
+    let mut command = world.command(&["get", "s3://train/1MiB-x", "-o", "x", "--json"]);
+    let json = support::run(command.env("S3ENGINE_CONFIG", &path)).json();
+    assert_eq!(json["path"], "rdma");
+    // A flag goes over it.
+    let mut command = world.command(&[
+        "get",
+        "s3://train/1MiB-x",
+        "-o",
+        "x",
+        "--json",
+        "--rdma",
+        "off",
+    ]);
+    let json = support::run(command.env("S3ENGINE_CONFIG", &path)).json();
+    assert_eq!(json["path"], "http");
+}
