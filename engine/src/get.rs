@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use s3engine_pool::{Buffer, Memory};
 use s3engine_s3::Policy;
-use s3engine_s3::object::ETag;
+use s3engine_s3::object::{ETag, ObjectInfo, Pin};
 
 /// Names one GET of a queue, from push to completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -20,6 +20,7 @@ pub struct Get {
     /// Offset and length in the object.
     pub(crate) range: Option<(u64, u64)>,
     pub(crate) if_match: Option<ETag>,
+    pub(crate) version: Option<Pin>,
     pub(crate) buffer: Option<Buffer>,
     pub(crate) fixed: bool,
     pub(crate) memory: Memory,
@@ -36,6 +37,7 @@ impl Get {
             key: key.into(),
             range: None,
             if_match: None,
+            version: None,
             buffer: None,
             fixed: false,
             memory: Memory::Host,
@@ -55,6 +57,13 @@ impl Get {
     /// Only if the object is this version.
     pub fn if_match(mut self, etag: ETag) -> Self {
         self.if_match = Some(etag);
+        self
+    }
+
+    /// Only if the object is still the one that HEAD or an earlier completion described. Its parts need not
+    /// wait for the first one then. An `info` without a size binds nothing.
+    pub fn version(mut self, info: &ObjectInfo) -> Self {
+        self.version = Pin::of(info);
         self
     }
 

@@ -93,6 +93,8 @@ pub(crate) struct Target {
     pub(crate) offset: u64,
     /// Bytes wanted; for a whole object of unknown size, bytes there is room for.
     pub(crate) len: u64,
+    /// Bytes that the caller asked for, which may be more than the object has.
+    pub(crate) asked: Option<u64>,
     /// All of the object is wanted, however much that is.
     pub(crate) whole: bool,
     pub(crate) if_match: Option<ETag>,
@@ -110,8 +112,9 @@ async fn run(lane: Rc<Lane>, get: Get, mut report: Report, interrupt: Interrupt)
     let policy = get.policy.unwrap_or(lane.core.policy);
     let fixed = get.fixed;
     let (target, buffer) = match prepare(&lane, get, &mut report, &interrupt).await {
-        Ok(Some(both)) => both,
-        Ok(None) => return report.succeed_without_bytes(None),
+        Ok((target, Some(buffer))) if target.len > 0 || target.pin.is_none() => (target, buffer),
+        // The object is known to be empty.
+        Ok((_, buffer)) => return report.succeed_without_bytes(buffer),
         Err((error, buffer)) => return report.fail(error, buffer),
     };
     let core = &lane.core;
@@ -171,9 +174,7 @@ async fn fetch(
         let finished = landing.finish();
         let error = match result {
             Ok(()) => match finished {
-                Ok(buffer) => {
-                    return report.succeed(Some(buffer), (!target.whole).then_some(target.len));
-                }
+                Ok(buffer) => return report.succeed(Some(buffer), target.asked),
                 // Never so: a round succeeds only when all of its parts were answered.
                 Err(_) => {
                     let error = report.error(ErrorKind::Cancelled);
@@ -184,11 +185,8 @@ async fn fetch(
         };
         let again = match way {
             Way::RdmaThenHttp if error.reason().is_of_rdma() => Some(Way::Http),
-            Way::RdmaOnly
-                if finished.is_err() && error.reason().is_of_rdma() && rounds < RDMA_ROUNDS =>
-            {
-                Some(way)
-            }
+            // Nobody answered: the server is asked once more, for other memory.
+            Way::RdmaOnly if unanswered(&error) && rounds < RDMA_ROUNDS => Some(way),
             _ => None,
         };
         let memory = match finished {
@@ -218,6 +216,10 @@ async fn fetch(
         landing = buffer.into_landing();
         rounds += 1;
     }
+}
+
+fn unanswered(error: &Error) -> bool {
+    matches!(error.reason(), Reason::RdmaTimeout | Reason::RdmaError) && error.status().is_none()
 }
 
 /// Memory in place of a slot that a remote may still write to: the same slot after revocation where the
@@ -253,88 +255,95 @@ async fn another(
 
 type Refused = (Error, Option<Buffer>);
 
-/// Checks what was asked for and finds its size and memory. `None` where an object turns out to be empty.
+/// Checks what was asked for and finds its size and memory; none where an object is known to be empty.
 async fn prepare(
     lane: &Rc<Lane>,
-    get: Get,
+    mut get: Get,
     report: &mut Report,
     interrupt: &Interrupt,
-) -> Result<Option<(Target, Buffer)>, Refused> {
-    let Get {
-        bucket,
-        key,
-        range,
-        if_match,
-        buffer,
-        memory,
-        ..
-    } = get;
-    let mut target = Target {
-        bucket,
-        key,
-        offset: 0,
-        len: 0,
-        whole: range.is_none(),
-        if_match,
-        pin: None,
+) -> Result<(Target, Option<Buffer>), Refused> {
+    let (memory, buffer) = (get.memory, get.buffer.take());
+    let mut target = match target(get, report) {
+        Ok(target) => target,
+        Err(error) => return Err((error, buffer)),
     };
-    if target.key.is_empty() {
-        return Err((
-            report.error(ErrorKind::Config("the key is empty".into())),
-            buffer,
-        ));
-    }
-    if let Some((offset, len)) = range {
-        if offset.checked_add(len).is_none() {
-            let text =
-                format!("a range of {len} bytes at {offset} ends past what 64 bits can count");
-            return Err((report.error(ErrorKind::Config(text)), buffer));
-        }
-        (target.offset, target.len) = (offset, len);
-    }
     if let Some(buffer) = buffer {
-        if !buffer.is_of(&lane.core.pool) {
-            let text = format!(
-                "slot {:?} is of another pool than this engine's",
-                buffer.slot()
-            );
-            return Err((
-                report
-                    .error(ErrorKind::Config(text))
-                    .with_reason(Reason::StaleBuffer),
-                Some(buffer),
-            ));
-        }
-        if target.whole {
-            target.len = buffer.len();
-        } else if buffer.len() < target.len {
-            let kind = ErrorKind::BufferTooSmall {
-                needed: target.len,
-                have: buffer.len(),
-            };
-            return Err((report.error(kind), Some(buffer)));
-        }
-        return Ok(Some((target, buffer)));
-    }
-    if target.whole {
-        let info = look(lane, &target, report, interrupt)
-            .await
-            .map_err(|error| (error, None))?;
-        let Some(pin) = Pin::of(&info) else {
-            let text = "the answer to HEAD has no size".to_owned();
-            return Err((report.error(ErrorKind::Protocol(text)), None));
+        return match fit(&mut target, &buffer, lane, report) {
+            Ok(()) => Ok((target, Some(buffer))),
+            Err(error) => Err((error, Some(buffer))),
         };
-        target.len = pin.size;
-        target.pin = Some(Arc::new(pin));
-        report.set_info(info);
+    }
+    let leased = async {
+        if target.whole && target.pin.is_none() {
+            let info = look(lane, &target, report, interrupt).await?;
+            let Some(pin) = Pin::of(&info) else {
+                let text = "the answer to HEAD has no size".to_owned();
+                return Err(report.error(ErrorKind::Protocol(text)));
+            };
+            target.len = pin.size;
+            target.pin = Some(Arc::new(pin));
+            report.set_info(info);
+        }
         if target.len == 0 {
             return Ok(None);
         }
+        let buffer = lease(lane, target.len, memory, report, interrupt).await?;
+        Ok(Some(buffer))
+    };
+    match leased.await {
+        Ok(buffer) => Ok((target, buffer)),
+        Err(error) => Err((error, None)),
     }
-    let buffer = lease(lane, target.len, memory, report, interrupt)
-        .await
-        .map_err(|error| (error, None))?;
-    Ok(Some((target, buffer)))
+}
+
+/// What is asked for, as far as it can be judged without a server.
+fn target(get: Get, report: &Report) -> Result<Target, Error> {
+    let pin = get.version.map(Arc::new);
+    let mut target = Target {
+        bucket: get.bucket,
+        key: get.key,
+        offset: 0,
+        len: pin.as_ref().map_or(0, |pin| pin.size),
+        asked: get.range.map(|(_, len)| len),
+        whole: get.range.is_none(),
+        if_match: get.if_match,
+        pin,
+    };
+    if target.key.is_empty() {
+        return Err(report.error(ErrorKind::Config("the key is empty".into())));
+    }
+    if let Some((offset, len)) = get.range {
+        if offset.checked_add(len).is_none() {
+            let text =
+                format!("a range of {len} bytes at {offset} ends past what 64 bits can count");
+            return Err(report.error(ErrorKind::Config(text)));
+        }
+        (target.offset, target.len) = (offset, len);
+        // A range past the end is asked for as it is: the server says so best.
+        if let Some(pin) = target.pin.as_ref().filter(|pin| offset < pin.size) {
+            target.len = len.min(pin.size - offset);
+        }
+    }
+    Ok(target)
+}
+
+/// Checks that the target fits the buffer; where its size is not known, all of the buffer is there for it.
+fn fit(target: &mut Target, buffer: &Buffer, lane: &Lane, report: &Report) -> Result<(), Error> {
+    if !buffer.is_of(&lane.core.pool) {
+        let text = format!(
+            "slot {:?} is of another pool than this engine's",
+            buffer.slot()
+        );
+        let error = report.error(ErrorKind::Config(text));
+        return Err(error.with_reason(Reason::StaleBuffer));
+    }
+    if target.whole && target.pin.is_none() {
+        target.len = buffer.len();
+    } else if buffer.len() < target.len {
+        let (needed, have) = (target.len, buffer.len());
+        return Err(report.error(ErrorKind::BufferTooSmall { needed, have }));
+    }
+    Ok(())
 }
 
 /// The object's size and version, and whether it is the one that the caller wants.

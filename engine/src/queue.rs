@@ -100,19 +100,11 @@ impl Queue {
 
     /// Hands all staged GETs to the engine. Returns how many.
     pub fn submit(&mut self) -> usize {
-        let count = self.staged.len();
         let submitted = Instant::now();
-        for (ticket, get) in self.staged.drain(..) {
-            let cancel = CancellationToken::new();
-            self.outstanding.insert(ticket, cancel.clone());
-            let sink = Sink::Queue(Arc::clone(&self.completed));
-            self.inner.submit(Submission {
-                ticket,
-                get,
-                cancel,
-                sink,
-                submitted,
-            });
+        let staged = std::mem::take(&mut self.staged);
+        let count = staged.len();
+        for (ticket, get) in staged {
+            self.send(ticket, get, submitted);
         }
         count
     }
@@ -128,7 +120,7 @@ impl Queue {
     }
 
     /// Waits until `min` completions are ready, or as many as there are GETs outstanding if that is less.
-    /// Returns how many are ready.
+    /// Returns how many are ready. News of a GET that goes on ([`Flags::MORE`]) is a completion too.
     pub fn wait(&mut self, min: usize, timeout: Duration) -> Result<usize, WaitTimeout> {
         let wanted = min.min(self.outstanding.len());
         let began = Instant::now();
@@ -161,11 +153,24 @@ impl Queue {
     /// Asks for the end of a GET. Its completion comes all the same, with the reason `cancelled` unless it
     /// was faster. Returns whether the GET was staged or outstanding.
     pub fn cancel(&mut self, ticket: Ticket) -> bool {
-        if self.staged.iter().any(|(staged, _)| *staged == ticket) {
-            self.submit();
+        if let Some(nth) = self.staged.iter().position(|(staged, _)| *staged == ticket) {
+            let (ticket, get) = self.staged.remove(nth);
+            self.send(ticket, get, Instant::now());
         }
         let cancel = self.outstanding.get(&ticket);
         cancel.inspect(|cancel| cancel.cancel()).is_some()
+    }
+
+    fn send(&mut self, ticket: Ticket, get: Get, submitted: Instant) {
+        let cancel = CancellationToken::new();
+        self.outstanding.insert(ticket, cancel.clone());
+        self.inner.submit(Submission {
+            ticket,
+            get,
+            cancel,
+            sink: Sink::Queue(Arc::clone(&self.completed)),
+            submitted,
+        });
     }
 
     fn pop(&mut self) -> Option<Completion> {

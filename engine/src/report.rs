@@ -147,9 +147,13 @@ impl Report {
         &self.last.info
     }
 
-    /// Replaces what is known of the object.
+    /// HEAD has told what the object is.
     pub(crate) fn set_info(&mut self, info: ObjectInfo) {
-        self.last.info = info;
+        self.last = Last {
+            status: Some(200),
+            info,
+            request_id: None,
+        };
     }
 
     /// Everything is fetched again, into other memory.

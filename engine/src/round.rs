@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 
 use crate::in_flight::Permit;
 use crate::interrupt::Interrupt;
-use crate::operation::Target;
+use crate::operation::{Target, look};
 use crate::part::{self, PartEnd, Wanted, Way};
 use crate::plan::{Cuts, Part, parts};
 use crate::report::Report;
@@ -39,42 +39,35 @@ pub(crate) async fn run(
     let mut pin = target.pin.clone();
     let mut len = target.len;
     let mut done = 0;
-    if pin.is_none() {
-        // The first answer tells size and version; the other parts are bound to it.
+    // The first answer tells size and version; the other parts are bound to it. And where the first part
+    // cannot go by the fabric, the GET as a whole goes another way.
+    if pin.is_none() || way.is_rdma() {
         let first = round.first(len, part_size, cuts)?;
-        let fetched = match round.fetch_first(first, landing, report).await {
-            // No range of an empty object can be satisfied; all of it is there.
-            Err(error) if target.whole && is_of_empty_object(&error) => return Ok(()),
+        let fetched = match round.fetch_first(first, pin.clone(), landing, report).await {
+            // Only an empty object has no byte 0. Whether it is one, HEAD tells: not every 416 does.
+            Err(error) if target.whole && is_beyond_end(&error) => {
+                let info = look(lane, target, report, interrupt).await?;
+                if info.size != Some(0) {
+                    return Err(error);
+                }
+                report.set_info(info);
+                return Ok(());
+            }
             fetched => fetched?,
         };
-        let size = report.info().size;
-        if !target.whole {
-            len = size.map_or(len, |size| len.min(size.saturating_sub(target.offset)));
-        } else if let Some(size) = size {
-            if size > len {
-                return Err(report.error(ErrorKind::BufferTooSmall {
-                    needed: size,
-                    have: len,
-                }));
-            }
-            len = size;
-        } else if way.is_rdma() {
-            let (reason, detail) = (
-                Reason::BytesMismatch,
-                "the object's size is not told".into(),
-            );
-            return Err(report.error(ErrorKind::Rdma { reason, detail }));
-        }
+        len = round.len_after_first(report)?;
         let Some(first) = first else { return Ok(()) };
         if fetched < first.range.len || len <= first.range.len {
             return Ok(());
         }
         done = first.range.len;
-        let Some(of_first) = Pin::of(report.info()) else {
-            let text = "the answer to a range does not tell the object's size".to_owned();
-            return Err(report.error(ErrorKind::Protocol(text)));
-        };
-        pin = Some(Arc::new(of_first));
+        if pin.is_none() {
+            let Some(of_first) = Pin::of(report.info()) else {
+                let text = "the answer to a range does not tell the object's size".to_owned();
+                return Err(report.error(ErrorKind::Protocol(text)));
+            };
+            pin = Some(Arc::new(of_first));
+        }
     }
     round
         .fetch_rest(
@@ -86,11 +79,8 @@ pub(crate) async fn run(
         .await
 }
 
-fn is_of_empty_object(error: &Error) -> bool {
-    matches!(
-        error.kind(),
-        ErrorKind::RangeNotSatisfiable { size: Some(0) }
-    )
+fn is_beyond_end(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::RangeNotSatisfiable { .. })
 }
 
 struct Round<'a> {
@@ -109,6 +99,27 @@ impl Round<'_> {
                 (core.rdma_part, Cuts { first, step })
             }
             _ => (core.http_part, Cuts::NONE),
+        }
+    }
+
+    /// Bytes of the GET, now that the first answer may have told the object's size.
+    fn len_after_first(&self, report: &Report) -> Result<u64, Error> {
+        let (size, len) = (report.info().size, self.target.len);
+        match size {
+            Some(size) if !self.target.whole => {
+                Ok(len.min(size.saturating_sub(self.target.offset)))
+            }
+            Some(size) if size > len => Err(report.error(ErrorKind::BufferTooSmall {
+                needed: size,
+                have: len,
+            })),
+            Some(size) => Ok(size),
+            None if self.target.whole && self.way.is_rdma() => {
+                let reason = Reason::BytesMismatch;
+                let detail = "the object's size is not told".to_owned();
+                Err(report.error(ErrorKind::Rdma { reason, detail }))
+            }
+            None => Ok(len),
         }
     }
 
@@ -150,18 +161,18 @@ impl Round<'_> {
     async fn fetch_first(
         &self,
         first: Option<Part>,
+        pin: Option<Arc<Pin>>,
         landing: &mut Landing,
         report: &mut Report,
     ) -> Result<u64, Error> {
         let (at, len) = first.map_or((0, self.target.len), |part| (part.at, part.range.len));
-        let wanted = self.wanted(first.map(|part| part.range), None);
+        let wanted = self.wanted(first.map(|part| part.range), pin);
         let window = self.window(landing, at, len)?;
         let admitted = self.interrupt.or(self.lane.core.in_flight.admit(len)).await;
         let Ok(Some(_permit)) = admitted else {
             return Err(wanted.error(admitted.err().unwrap_or(ErrorKind::Cancelled)));
         };
         report.admitted();
-        // Where the first part cannot go by the fabric, the GET as a whole goes another way.
         let way = if self.way == Way::RdmaThenHttp {
             Way::Rdma
         } else {
@@ -172,7 +183,8 @@ impl Round<'_> {
         report.part(end).map_or(Ok(bytes), Err)
     }
 
-    /// All other parts, spread over the threads. After the first error the rest is ended, and waited for.
+    /// All other parts, spread over the threads. After the first error no more are started, and those under
+    /// way are ended or waited for.
     async fn fetch_rest(
         &self,
         rest: impl Iterator<Item = Part>,
@@ -224,16 +236,27 @@ impl Round<'_> {
                 Reply(Some(reply.clone())),
             );
         }
-        if pending.failed.is_some() {
-            interrupt.cancel();
-        }
-        while pending.count > 0 {
-            pending.one().await;
-            if pending.failed.is_some() {
+        loop {
+            if pending
+                .failed
+                .as_ref()
+                .is_some_and(|error| self.ends_others(error))
+            {
                 interrupt.cancel();
             }
+            if pending.count == 0 {
+                break;
+            }
+            pending.one().await;
         }
         pending.failed.map_or(Ok(()), Err)
+    }
+
+    /// Whether the parts under way end at once with a failed one. By the fabric, ending a request that will be
+    /// answered anyway would leave its memory in doubt, and with it the whole slab.
+    fn ends_others(&self, error: &Error) -> bool {
+        let answered = error.status().is_some();
+        !(self.way.is_rdma() && answered)
     }
 
     fn spawn(

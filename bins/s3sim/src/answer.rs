@@ -118,7 +118,6 @@ impl Answer {
         self.with("ETag", &object.etag)
             .with("Last-Modified", httpdate::fmt_http_date(object.modified))
             .with("Accept-Ranges", "bytes")
-            .with("x-amz-version-id", object.version)
     }
 
     /// Adds `Content-Range` where the answer is about a part.

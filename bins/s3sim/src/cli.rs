@@ -83,6 +83,10 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     pub faults: Option<PathBuf>,
 
+    /// Keep the versions that the fault `swap` replaces, as a versioned bucket does
+    #[arg(long)]
+    pub versioned: bool,
+
     /// Ignore RDMA tokens, as a server without the feature does
     #[arg(long)]
     pub no_rdma: bool,
@@ -189,6 +193,7 @@ fn options(args: Args) -> Result<SimOptions, CliError> {
         secret_key: args.secret_key,
         region: args.region,
         anonymous: args.anonymous,
+        versioned: args.versioned,
         rdma: !args.no_rdma,
         loopback_folder: args.loopback_dir,
         faults: args.faults.map_or(Ok(Vec::new()), read_faults)?,

@@ -27,6 +27,8 @@ pub(crate) struct Service {
     pub tally: Tally,
     /// Absent for a server without the feature.
     pub rdma: Option<Rdma>,
+    /// Whether buckets keep old versions.
+    pub versioned: bool,
     /// `host:port`, as metrics name this server.
     pub server: String,
     /// Makes request ids: they differ between requests and between servers.
@@ -158,8 +160,10 @@ impl Service {
         if fault == Some(&Action::Swap) {
             self.store.swap(bucket, key);
         }
-        let version = pairs.iter().find(|(name, _)| name == "versionId");
-        let version = version.and_then(|(_, value)| value.parse().ok());
+        let version = pairs
+            .iter()
+            .find(|(name, _)| self.versioned && name == "versionId")
+            .and_then(|(_, value)| value.parse().ok());
         let object = self.store.object(bucket, key, version)?;
         check_precondition(request, &object)?;
         let mut span = span(request, &object)?;
@@ -167,12 +171,17 @@ impl Service {
             span.first = span.first.saturating_add(*shift);
             span.ranged = true;
         }
-        match (kind, &self.rdma, request.header(TOKEN)) {
+        let answer = match (kind, &self.rdma, request.header(TOKEN)) {
             (Kind::Rdma, Some(rdma), Some(token)) => {
-                rdma.answer(&self.tally, token, &object, span, fault).await
+                rdma.answer(&self.tally, token, &object, span, fault)
+                    .await?
             }
-            _ => Ok(Answer::object(&object, span)),
-        }
+            _ => Answer::object(&object, span),
+        };
+        Ok(match self.versioned {
+            true => answer.with("x-amz-version-id", object.version),
+            false => answer,
+        })
     }
 
     fn pick(&self, kind: Kind, key: &str) -> Option<Action> {

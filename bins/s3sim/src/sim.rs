@@ -49,6 +49,8 @@ pub struct SimOptions {
     pub region: String,
     /// Whether unsigned requests are served too.
     pub anonymous: bool,
+    /// Whether buckets keep the versions that the fault `swap` replaces.
+    pub versioned: bool,
     /// Whether the server speaks RDMA. One that does not ignores tokens.
     pub rdma: bool,
     /// The loopback fabric's folder; its default where absent.
@@ -70,6 +72,7 @@ impl Default for SimOptions {
             secret_key: "s3simsecret".to_owned(),
             region: "us-east-1".to_owned(),
             anonymous: false,
+            versioned: false,
             rdma: true,
             loopback_folder: None,
             faults: Vec::new(),
@@ -276,6 +279,7 @@ fn service(options: &SimOptions, address: SocketAddr) -> Result<Service, SimErro
         rdma: options
             .rdma
             .then(|| Rdma::new(options.loopback_folder.clone())),
+        versioned: options.versioned,
         server: address.to_string(),
         ids: AtomicU64::new(rand::random()),
         connections: AtomicUsize::new(0),

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
-use s3sim::{Action, Kind, Rule, Sim, content};
+use s3sim::{Action, Kind, Rule, Sim, SimOptions, content};
 use support::{Client, sim};
 
 const OBJECT: &str = "/bench/100000";
@@ -206,6 +206,24 @@ fn swap_changes_etag_and_bytes_from_its_request_on() {
     content::verify("100000", 1, 100, &second.body).unwrap();
     assert_eq!(client.get(OBJECT, &[("If-Match", etag)]).status, 412);
     let old = client.get(&format!("{OBJECT}?versionId=0"), &[]);
+    assert_eq!(old.header("x-amz-version-id"), None);
+    content::verify("100000", 1, 0, &old.body).unwrap();
+}
+
+#[test]
+fn a_versioned_bucket_keeps_what_swap_replaces() {
+    let sim = Sim::start(SimOptions {
+        anonymous: true,
+        versioned: true,
+        faults: vec![Rule::new(Action::Swap).count(1)],
+        ..SimOptions::default()
+    })
+    .unwrap();
+    let mut client = Client::connect(&sim);
+    let new = client.get(OBJECT, &[]);
+    assert_eq!(new.header("x-amz-version-id"), Some("1"));
+    let old = client.get(&format!("{OBJECT}?versionId=0"), &[]);
+    assert_eq!(old.header("x-amz-version-id"), Some("0"));
     content::verify("100000", 0, 0, &old.body).unwrap();
 }
 

@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use s3engine::{Engine, Error, ErrorKind, Get, Memory, ObjectInfo, Policy, PoolOptions};
-use s3engine_s3::object::Pin;
 
 use crate::cli::Common;
 use crate::config::Settings;
@@ -88,14 +87,14 @@ fn fetch(args: &GetArgs, settings: &Settings, interrupt: &Interrupt) -> Result<(
         .build()?;
     let mut output = Output::open(args.output.as_deref(), &args.url, interrupt)?;
     let info = look(&engine, &args.url, until, interrupt)?;
-    let pin = Pin::of(&info).ok_or_else(|| {
+    let size = info.size.ok_or_else(|| {
         let kind = ErrorKind::Protocol("the answer to HEAD has no size".into());
         request_error(&engine, "HEAD", &args.url, kind)
     })?;
-    let extent = Extent::resolve(args.range, pin.size);
+    let extent = Extent::resolve(args.range, size);
     let plan = Plan {
         url: &args.url,
-        pin,
+        info: &info,
         extent,
         chunk,
         policy: settings.policy(),
@@ -119,8 +118,8 @@ fn fetch(args: &GetArgs, settings: &Settings, interrupt: &Interrupt) -> Result<(
     let summary = Summary {
         url: &args.url,
         output: output_name,
-        etag: info.etag.map(|etag| etag.as_str().to_owned()),
-        object_size: plan.pin.size,
+        etag: info.etag.as_ref().map(|etag| etag.as_str().to_owned()),
+        object_size: size,
         offset: extent.offset,
         elapsed: began.elapsed(),
         verify: args.verify,

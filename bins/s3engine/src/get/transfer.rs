@@ -11,10 +11,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
 use s3engine::{
-    Buffer, Completion, Engine, Error, ErrorKind, Flags, Get, Memory, Policy, PoolError, Queue,
-    QueueOptions,
+    Buffer, Completion, Engine, Error, ErrorKind, Flags, Get, Memory, ObjectInfo, Policy,
+    PoolError, Queue, QueueOptions,
 };
-use s3engine_s3::object::Pin;
 
 use crate::exit::Failure;
 use crate::get::output::Output;
@@ -32,8 +31,8 @@ const DEPTH: usize = 8;
 /// What to transfer, and how.
 pub(crate) struct Plan<'a> {
     pub(crate) url: &'a ObjectUrl,
-    /// The version that every chunk must be of.
-    pub(crate) pin: Pin,
+    /// The object; every chunk must be of this version.
+    pub(crate) info: &'a ObjectInfo,
     pub(crate) extent: Extent,
     /// Bytes of one chunk.
     pub(crate) chunk: u64,
@@ -176,13 +175,10 @@ impl Transfer<'_> {
         let url = self.plan.url;
         let mut get = Get::new(&*url.bucket, &*url.key)
             .range(chunk.offset, chunk.len)
+            .version(self.plan.info)
             .into(buffer)
             .policy(policy)
             .user_data(read.tag(nth));
-        // A weak tag never matches; the answers are compared with the pin all the same.
-        if let Some(etag) = self.plan.pin.etag.as_ref().filter(|etag| !etag.is_weak()) {
-            get = get.if_match(etag.clone());
-        }
         if let Some(left) = self.plan.time_left()? {
             get = get.deadline(left);
         }
@@ -209,15 +205,14 @@ impl Transfer<'_> {
         }
     }
 
-    /// All bytes, and of the version that the transfer began with.
+    /// All bytes: a range of a known version that comes short is an error here.
     fn check(&self, completion: &Completion, chunk: Chunk) -> Result<(), Failure> {
-        let kind = match self.plan.pin.difference(completion.info()) {
-            Some((expected, found)) => ErrorKind::Modified { expected, found },
-            None if completion.bytes() != chunk.len => ErrorKind::Truncated {
-                received: completion.bytes(),
-                expected: chunk.len,
-            },
-            None => return Ok(()),
+        if completion.bytes() == chunk.len {
+            return Ok(());
+        }
+        let kind = ErrorKind::Truncated {
+            received: completion.bytes(),
+            expected: chunk.len,
         };
         let url = self.plan.url;
         let error = Error::new("GET", &*url.bucket, &*url.key, kind);
