@@ -1,0 +1,25 @@
+//! What the integration tests share: a simulator with an engine over it, the rules that every completion
+//! obeys, and a fabric that fails where a test wants it to.
+//!
+//! The suites are in `tests/`:
+//! - `independent_server`: real files of a server that shares no code with this project.
+//! - `reasons`: each path and each reason, under each policy.
+//! - `late_writes`: servers that answer late, never, or write when nobody waits any more.
+//! - `parts`: GETs of several requests.
+//! - `queue`: submission, completion, cancelling.
+//! - `http_faults`: everything that HTTP can do wrong.
+//! - `invariants`: any fault under any policy, in any order.
+//! - `metrics`: what is counted.
+#![forbid(unsafe_code)]
+
+mod canned;
+mod failing_fabric;
+mod invariants;
+mod rig;
+mod watch;
+
+pub use canned::canned_server;
+pub use failing_fabric::{FailingFabric, Failure};
+pub use invariants::assert_invariants;
+pub use rig::{PATIENCE, Rig, block_on, credentials, drain, loopback, quick_builder, wait_until};
+pub use watch::FreeMemory;

@@ -1,0 +1,183 @@
+//! A simulator and an engine over it, for one test.
+
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use s3engine::{
+    Buffer, Completion, Credentials, Endpoint, Engine, EngineBuilder, Flags, Get, LoopbackOptions,
+    Memory, Policy, PoolOptions, Queue, QueueOptions, Rdma, RetryPolicy, Timeouts,
+};
+use s3sim::{Rule, Sim, SimOptions, content};
+use tempfile::TempDir;
+
+use crate::assert_invariants;
+
+/// The longest wait for anything. Nothing comes near it unless it hangs.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A simulator, and an engine whose loopback fabric only the two share.
+pub struct Rig {
+    /// The engine. Declared first: it ends before its server does.
+    pub engine: Engine,
+    /// The server.
+    pub sim: Sim,
+    _folder: TempDir,
+}
+
+impl Rig {
+    /// With these faults, and settings that suit most tests.
+    pub fn new(rules: impl IntoIterator<Item = Rule>) -> Self {
+        Self::with(rules, |builder, _| builder)
+    }
+
+    /// With other settings too; `shape` is given the fabric's folder.
+    pub fn with(
+        rules: impl IntoIterator<Item = Rule>,
+        shape: impl FnOnce(EngineBuilder, &Path) -> EngineBuilder,
+    ) -> Self {
+        Self::over(rules, shape, false)
+    }
+
+    /// The same with a server that keeps old versions.
+    pub fn versioned(
+        rules: impl IntoIterator<Item = Rule>,
+        shape: impl FnOnce(EngineBuilder, &Path) -> EngineBuilder,
+    ) -> Self {
+        Self::over(rules, shape, true)
+    }
+
+    fn over(
+        rules: impl IntoIterator<Item = Rule>,
+        shape: impl FnOnce(EngineBuilder, &Path) -> EngineBuilder,
+        versioned: bool,
+    ) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let fabric = folder.path().join("loopback");
+        let options = SimOptions {
+            threads: 2,
+            versioned,
+            loopback_folder: Some(fabric.clone()),
+            faults: rules.into_iter().collect(),
+            ..SimOptions::default()
+        };
+        let sim = Sim::start(options).expect("the simulator starts");
+        let builder = quick_builder(&sim.url())
+            .credentials(credentials(sim.access_key(), sim.secret_key()))
+            .rdma(Rdma::Loopback(loopback(&fabric)));
+        let engine = shape(builder, &fabric).build().expect("the engine starts");
+        Self {
+            engine,
+            sim,
+            _folder: folder,
+        }
+    }
+
+    /// Memory of the engine's pool.
+    pub fn buffer(&self, len: u64) -> Buffer {
+        self.engine
+            .pool()
+            .try_alloc(len, Memory::Host)
+            .expect("the pool has room")
+    }
+
+    /// A queue of the default size.
+    pub fn queue(&self) -> Queue {
+        self.engine.queue(QueueOptions::default())
+    }
+
+    /// Runs one GET to its end and checks what must hold of every completion.
+    pub fn get(&self, policy: Policy, get: Get) -> Completion {
+        let completion = block_on(self.engine.get(get.policy(policy)));
+        assert_invariants(&completion, policy);
+        completion
+    }
+
+    /// The whole of a synthetic object of bucket `bench` into a buffer of just its size: no HEAD comes first.
+    pub fn get_whole(&self, policy: Policy, key: &str) -> Completion {
+        let size = content::size_of_key(key).expect("the key says its size");
+        self.get(policy, Get::new("bench", key).into(self.buffer(size)))
+    }
+
+    /// Asserts that all memory comes back: nothing leased, nothing in quarantine.
+    pub fn assert_drains(&self) {
+        let pool = self.engine.pool();
+        wait_until("all memory is back", || {
+            let stats = pool.stats();
+            stats.leased == 0 && stats.quarantined == 0
+        });
+    }
+}
+
+/// An engine for the server at `url`, with a small pool, short pauses, and bounds that only a test that wants
+/// them will meet.
+pub fn quick_builder(url: &str) -> EngineBuilder {
+    let pool = PoolOptions {
+        slab_bytes: 4 << 20,
+        max_bytes: Some(32 << 20),
+        ..PoolOptions::default()
+    };
+    let retry = RetryPolicy {
+        base: Duration::from_millis(2),
+        cap: Duration::from_millis(20),
+        ..RetryPolicy::default()
+    };
+    let timeouts = Timeouts {
+        first_byte: Duration::from_secs(10),
+        stall: Duration::from_secs(10),
+        ..Timeouts::default()
+    };
+    Engine::builder(Endpoint::parse(url).expect("a URL"))
+        .pool(pool)
+        .retry(retry)
+        .timeouts(timeouts)
+        .deadline(PATIENCE)
+        .threads(2)
+}
+
+/// A key pair without a session.
+pub fn credentials(access_key: &str, secret_key: &str) -> Credentials {
+    Credentials::new(access_key, secret_key, None).expect("a key pair")
+}
+
+/// A loopback fabric of that folder.
+pub fn loopback(folder: &Path) -> LoopbackOptions {
+    LoopbackOptions {
+        folder: Some(folder.into()),
+        ..LoopbackOptions::default()
+    }
+}
+
+/// Runs a future on this thread, within [`PATIENCE`].
+pub fn block_on<F: Future>(future: F) -> F::Output {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .expect("a runtime");
+    let bounded = async { tokio::time::timeout(PATIENCE, future).await };
+    runtime.block_on(bounded).expect("the future ends")
+}
+
+/// Takes completions until nothing is outstanding.
+pub fn drain(queue: &mut Queue) -> Vec<Completion> {
+    let mut all = Vec::new();
+    while let Some(completion) = queue.next(PATIENCE).expect("every GET ends") {
+        all.push(completion);
+    }
+    let last = all.iter().filter(|c| !c.flags().contains(Flags::MORE));
+    let mut tickets: Vec<_> = last.map(Completion::ticket).collect();
+    let count = tickets.len();
+    tickets.sort();
+    tickets.dedup();
+    assert_eq!(tickets.len(), count, "a GET has ended twice");
+    all
+}
+
+/// Waits for what will become true by itself.
+pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !done() {
+        assert!(began.elapsed() < PATIENCE, "never so: {what}");
+        thread::sleep(Duration::from_millis(2));
+    }
+}

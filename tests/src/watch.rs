@@ -1,0 +1,57 @@
+//! All memory of a pool that nobody uses, watched for writes that nobody asked for.
+
+use s3engine::{Buffer, Memory, Pool, PoolError};
+
+const PATTERN: u8 = 0xa5;
+
+/// Leases of all free memory of a pool, filled with a pattern.
+pub struct FreeMemory(Vec<Buffer>);
+
+impl FreeMemory {
+    /// Leases and fills all there is.
+    pub fn lease(pool: &Pool) -> Self {
+        let mut buffers = Vec::new();
+        for len in [1 << 20, 64 << 10, 4 << 10] {
+            loop {
+                match pool.try_alloc(len, Memory::Host) {
+                    Ok(buffer) => buffers.push(buffer),
+                    Err(PoolError::WouldBlock { .. }) => break,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        }
+        let mut all = Self(buffers);
+        all.fill();
+        all
+    }
+
+    fn fill(&mut self) {
+        for buffer in &mut self.0 {
+            buffer.as_mut_slice().expect("host memory").fill(PATTERN);
+        }
+    }
+
+    /// Bytes leased.
+    pub fn len(&self) -> u64 {
+        self.0.iter().map(Buffer::len).sum()
+    }
+
+    /// Whether there was nothing to lease.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether the memory at an address is among it.
+    pub fn contains(&self, address: u64) -> bool {
+        let holds = |b: &Buffer| (b.address()..b.address() + b.len()).contains(&address);
+        self.0.iter().any(holds)
+    }
+
+    /// Whether nobody has written.
+    pub fn is_untouched(&self) -> bool {
+        self.0.iter().all(|buffer| {
+            let bytes = buffer.as_slice().expect("host memory");
+            bytes.iter().all(|&byte| byte == PATTERN)
+        })
+    }
+}
