@@ -10,7 +10,12 @@ use crate::token::Token;
 /// writes into that memory by itself.
 pub trait Fabric: Registrar {
     /// Names `len` bytes from `address` on, inside the registration, for one request.
-    fn token(&self, handle: RegistrationHandle, address: u64, len: u64) -> Result<Token, TokenError>;
+    fn token(
+        &self,
+        handle: RegistrationHandle,
+        address: u64,
+        len: u64,
+    ) -> Result<Token, TokenError>;
 }
 
 /// Why a window could not be named in a token.
