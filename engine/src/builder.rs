@@ -14,6 +14,7 @@ use s3engine_s3::fabric::loopback::{Loopback, LoopbackOptions};
 use s3engine_s3::rdma::Queued;
 use s3engine_s3::retry::RetryPolicy;
 use s3engine_s3::timeouts::Timeouts;
+use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use crate::engine::{Core, Engine, Inner};
@@ -198,6 +199,7 @@ impl EngineBuilder {
             http_part: self.http_part,
             rdma_part: self.rdma_part,
             in_flight: InFlight::new(self.limits),
+            leasing: Mutex::default(),
             queued: Queued::default(),
             warnings: Warnings::default(),
             workers,

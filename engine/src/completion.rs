@@ -181,7 +181,8 @@ impl Completion {
         self.buffer
     }
 
-    /// The filled buffer, or the error. A failed GET's buffer returns to the pool.
+    /// The filled buffer, or the error. A failed GET's buffer returns to the pool. News of a GET that goes on
+    /// ([`Flags::MORE`]) has no buffer, which is an error here.
     pub fn result(self) -> Result<Buffer, Error> {
         match (self.error, self.buffer) {
             (Some(error), _) => Err(error),

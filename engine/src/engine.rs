@@ -13,22 +13,25 @@ use s3engine_pool::{FabricId, Pool};
 use s3engine_s3::Policy;
 use s3engine_s3::credentials::Credentials;
 use s3engine_s3::endpoint::Endpoint;
-use s3engine_s3::error::{Error, ErrorKind};
+use s3engine_s3::error::Error;
 use s3engine_s3::fabric::Fabric;
+use s3engine_s3::list::ListQuery;
 use s3engine_s3::object::ObjectInfo;
 use s3engine_s3::rdma::Queued;
 use s3engine_s3::retry::RetryPolicy;
 use s3engine_s3::timeouts::Timeouts;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::builder::EngineBuilder;
 use crate::completion::Completion;
 use crate::get::{Get, Ticket};
 use crate::in_flight::InFlight;
+use crate::list::Lister;
 use crate::operation;
 use crate::queue::{Queue, QueueOptions};
 use crate::report::Warnings;
+use crate::request;
 use crate::route::FabricState;
 use crate::sink::Sink;
 use crate::worker::{self, Job, Workers};
@@ -50,6 +53,8 @@ pub(crate) struct Core {
     pub(crate) http_part: u64,
     pub(crate) rdma_part: u64,
     pub(crate) in_flight: InFlight,
+    /// Held by the GET whose turn it is to be given memory.
+    pub(crate) leasing: Mutex<()>,
     pub(crate) queued: Queued,
     pub(crate) warnings: Warnings,
     pub(crate) workers: Workers,
@@ -170,15 +175,19 @@ impl Engine {
         }
     }
 
-    /// What the server says about an object, without its bytes.
+    /// The names in a bucket that `query` asks for, page by page.
+    pub fn list(&self, bucket: &str, query: ListQuery) -> Lister {
+        Lister::new(Arc::clone(&self.inner), bucket, query)
+    }
+
+    /// What the server says about an object, without its bytes. Tried again as GETs are; dropping the future
+    /// cancels.
     pub async fn head(&self, bucket: &str, key: &str) -> Result<ObjectInfo, Error> {
-        let (sender, receiver) = oneshot::channel();
-        let (bucket, key): (Arc<str>, Arc<str>) = (bucket.into(), key.into());
-        let stopped = Error::new("HEAD", &*bucket, &*key, ErrorKind::Cancelled);
-        self.inner.core.workers.spawn(Box::new(move |lane| {
-            Box::pin(async move { drop(sender.send(operation::head(&lane, &bucket, &key).await)) })
-        }));
-        receiver.await.unwrap_or(Err(stopped))
+        let (of, named) = (bucket.to_owned(), key.to_owned());
+        let head = request::ask(&self.inner.core, "HEAD", (bucket, key), move |lane| {
+            Box::pin(async move { request::head(&lane, &of, &named).await })
+        });
+        head.await
     }
 }
 

@@ -44,6 +44,11 @@ impl Interrupt {
         }
     }
 
+    /// Completes when the engine stops.
+    pub(crate) async fn stopped(&self) {
+        self.stop.cancelled().await;
+    }
+
     /// Runs `work` unless it should end first. Dropping transfers is safe (see `Transport`).
     pub(crate) async fn or<T>(&self, work: impl Future<Output = T>) -> Result<T, ErrorKind> {
         tokio::select! {

@@ -10,6 +10,7 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use s3engine_pool::{Buffer, Landing, Memory, PoolError, Returning};
 use s3engine_s3::error::{Error, ErrorKind};
@@ -22,6 +23,7 @@ use crate::get::{Get, Ticket};
 use crate::interrupt::Interrupt;
 use crate::part::Way;
 use crate::report::Report;
+use crate::request::head;
 use crate::round;
 use crate::route::{Route, route};
 use crate::worker::Lane;
@@ -39,14 +41,20 @@ pub(crate) fn submit(core: &Arc<Core>, submission: Submission) {
         submitted,
     } = submission;
     let report = Report::new(Arc::clone(core), sink, ticket, &get, submitted);
-    if get.range.is_some_and(|(_, len)| len == 0) {
+    if get.buffer.is_some() && get.range.is_some_and(|(_, len)| len == 0) {
         return report.succeed_without_bytes(get.buffer);
     }
-    let until = submitted + get.deadline.unwrap_or(core.deadline);
+    let until = after(submitted, get.deadline.unwrap_or(core.deadline));
     let interrupt = Interrupt::new(cancel, core.stop.clone(), until);
     core.workers.spawn(Box::new(move |lane| {
         Box::pin(run(lane, get, report, interrupt))
     }));
+}
+
+/// A time that far off; one that cannot be counted is as good as never.
+pub(crate) fn after(start: Instant, wait: Duration) -> Instant {
+    const NEVER: Duration = Duration::from_secs(30 * 365 * 86_400);
+    start.checked_add(wait).unwrap_or(start + NEVER)
 }
 
 /// What stands in for a completion that its thread took with it.
@@ -66,23 +74,6 @@ pub(crate) fn lost() -> Completion {
         fallback: None,
         error: Some(error),
         buffer: None,
-    }
-}
-
-/// HEAD, tried again as GETs are.
-pub(crate) async fn head(lane: &Lane, bucket: &str, key: &str) -> Result<ObjectInfo, Error> {
-    let retry = &lane.core.retry;
-    let mut attempt = 1;
-    loop {
-        let error = match lane.client.head(bucket, key).await {
-            Ok(head) => return Ok(head.info),
-            Err(error) => error.with_attempt(attempt, retry.max_attempts),
-        };
-        let Some(wait) = retry.backoff(attempt, &error, error.retry_after(), rand::random()) else {
-            return Err(error);
-        };
-        tokio::time::sleep(wait).await;
-        attempt += 1;
     }
 }
 
@@ -106,15 +97,18 @@ struct Destination {
     fixed: bool,
     memory: Memory,
     len: u64,
+    align: u64,
 }
 
 async fn run(lane: Rc<Lane>, get: Get, mut report: Report, interrupt: Interrupt) {
     let policy = get.policy.unwrap_or(lane.core.policy);
     let fixed = get.fixed;
     let (target, buffer) = match prepare(&lane, get, &mut report, &interrupt).await {
-        Ok((target, Some(buffer))) if target.len > 0 || target.pin.is_none() => (target, buffer),
-        // The object is known to be empty.
-        Ok((_, buffer)) => return report.succeed_without_bytes(buffer),
+        // There is nothing to fetch: a range of no bytes, or an object that is known to be empty.
+        Ok((target, buffer)) if target.len == 0 && (target.pin.is_some() || !target.whole) => {
+            return report.succeed_without_bytes(Some(buffer));
+        }
+        Ok(both) => both,
         Err((error, buffer)) => return report.fail(error, buffer),
     };
     let core = &lane.core;
@@ -145,6 +139,7 @@ async fn run(lane: Rc<Lane>, get: Get, mut report: Report, interrupt: Interrupt)
         fixed,
         memory: buffer.memory(),
         len: buffer.len(),
+        align: buffer.align(),
     };
     fetch(
         &lane,
@@ -192,16 +187,23 @@ async fn fetch(
         let memory = match finished {
             Ok(buffer) => Some(buffer),
             Err(returning) => {
-                another(
+                let goes_on = again.is_some();
+                let memory = another(
                     lane,
                     returning,
                     destination,
-                    again.is_some(),
+                    goes_on,
                     &error,
                     &mut report,
                     interrupt,
-                )
-                .await
+                );
+                match memory.await {
+                    Ok(memory) => memory,
+                    Err(kind) => {
+                        let error = report.error(kind);
+                        return report.fail(error, None);
+                    }
+                }
             }
         };
         let (next, buffer) = match (again, memory) {
@@ -232,36 +234,53 @@ async fn another(
     why: &Error,
     report: &mut Report,
     interrupt: &Interrupt,
-) -> Option<Buffer> {
+) -> Result<Option<Buffer>, ErrorKind> {
     if destination.fixed {
         report.waits(why);
-        // Also after a cancel: the slot is the caller's again only when no remote can write. The pool bounds it.
-        return returning.wait().await.ok();
+        // Also after a cancel or the deadline: the slot is the caller's again only when no remote can write.
+        // Only the engine's own end leaves it to quarantine.
+        return Ok(tokio::select! {
+            slot = returning.wait() => slot.ok(),
+            () = interrupt.stopped() => None,
+        });
     }
     if !goes_on {
-        return None;
+        return Ok(None);
     }
-    let pool = lane.core.pool.clone();
-    let (len, memory) = (destination.len, destination.memory);
-    let fresh = tokio::task::spawn_blocking(move || pool.try_alloc(len, memory)).await;
-    if let Ok(Ok(buffer)) = fresh {
+    if let Some(buffer) = fresh(lane, destination).await {
         report.moved();
-        return Some(buffer);
+        return Ok(Some(buffer));
     }
     // The pool is full: the slot itself comes back after revocation.
-    let slot = interrupt.or(returning.wait()).await;
-    slot.ok().and_then(Result::ok)
+    if let Ok(buffer) = interrupt.or(returning.wait()).await? {
+        return Ok(Some(buffer));
+    }
+    // Or its slab was given up, which makes room.
+    let buffer = fresh(lane, destination).await;
+    report.moved();
+    Ok(buffer)
+}
+
+/// A slot like the one that the GET had, if there is room.
+async fn fresh(lane: &Lane, destination: &Destination) -> Option<Buffer> {
+    let pool = lane.core.pool.clone();
+    let &Destination {
+        len, memory, align, ..
+    } = destination;
+    // Making a slab takes time.
+    let tried = tokio::task::spawn_blocking(move || pool.try_alloc_aligned(len, memory, align));
+    tried.await.ok()?.ok()
 }
 
 type Refused = (Error, Option<Buffer>);
 
-/// Checks what was asked for and finds its size and memory; none where an object is known to be empty.
+/// Checks what was asked for and finds its size and memory.
 async fn prepare(
     lane: &Rc<Lane>,
     mut get: Get,
     report: &mut Report,
     interrupt: &Interrupt,
-) -> Result<(Target, Option<Buffer>), Refused> {
+) -> Result<(Target, Buffer), Refused> {
     let (memory, buffer) = (get.memory, get.buffer.take());
     let mut target = match target(get, report) {
         Ok(target) => target,
@@ -269,7 +288,7 @@ async fn prepare(
     };
     if let Some(buffer) = buffer {
         return match fit(&mut target, &buffer, lane, report) {
-            Ok(()) => Ok((target, Some(buffer))),
+            Ok(()) => Ok((target, buffer)),
             Err(error) => Err((error, Some(buffer))),
         };
     }
@@ -284,11 +303,7 @@ async fn prepare(
             target.pin = Some(Arc::new(pin));
             report.set_info(info);
         }
-        if target.len == 0 {
-            return Ok(None);
-        }
-        let buffer = lease(lane, target.len, memory, report, interrupt).await?;
-        Ok(Some(buffer))
+        lease(lane, target.len, memory, report, interrupt).await
     };
     match leased.await {
         Ok(buffer) => Ok((target, buffer)),
@@ -369,7 +384,7 @@ pub(crate) async fn look(
     }
 }
 
-/// A slot, waited for on a thread that may block (making a slab takes time) as long as the deadline allows.
+/// A slot, waited for as long as the deadline allows. Who came first is served first.
 async fn lease(
     lane: &Lane,
     len: u64,
@@ -377,25 +392,28 @@ async fn lease(
     report: &Report,
     interrupt: &Interrupt,
 ) -> Result<Buffer, Error> {
-    let pool = lane.core.pool.clone();
-    loop {
-        let changed = pool.changed();
-        let once = pool.clone();
-        let tried = tokio::task::spawn_blocking(move || once.try_alloc(len, memory)).await;
-        let why = match tried {
-            Ok(Ok(buffer)) => return Ok(buffer),
-            Ok(Err(PoolError::WouldBlock { .. })) => {
-                interrupt
-                    .or(changed)
-                    .await
-                    .map_err(|kind| report.error(kind))?;
-                continue;
+    let pool = &lane.core.pool;
+    let leased = async {
+        let _turn = lane.core.leasing.lock().await;
+        loop {
+            let changed = pool.changed();
+            let once = pool.clone();
+            // Making a slab takes time.
+            let tried = tokio::task::spawn_blocking(move || once.try_alloc(len, memory)).await;
+            match tried {
+                Ok(Ok(buffer)) => return Ok(buffer),
+                Ok(Err(PoolError::WouldBlock { .. })) => changed.await,
+                Ok(Err(error)) => return Err(error.to_string()),
+                Err(error) => return Err(error.to_string()),
             }
-            Ok(Err(error)) => error.to_string(),
-            Err(error) => error.to_string(),
-        };
-        return Err(report
-            .error(ErrorKind::Config(why))
-            .with_reason(Reason::StaleBuffer));
+        }
+    };
+    match interrupt.or(leased).await {
+        Ok(Ok(buffer)) => Ok(buffer),
+        Ok(Err(why)) => {
+            let error = report.error(ErrorKind::Config(why));
+            Err(error.with_reason(Reason::StaleBuffer))
+        }
+        Err(kind) => Err(report.error(kind)),
     }
 }

@@ -21,11 +21,23 @@ pub(crate) struct Warnings(Mutex<HashSet<(Reason, String)>>);
 
 impl Warnings {
     /// More causes than this are not told apart any more, so that the table stays small.
-    const MOST: usize = 256;
+    const MOST: usize = 64;
 
     fn is_new(&self, fallback: &Fallback) -> bool {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        seen.len() < Self::MOST && seen.insert((fallback.reason, fallback.detail.clone()))
+        // What this host's fabric says tells causes apart; what servers say differs from answer to answer.
+        let of_fabric = matches!(
+            fallback.reason,
+            Reason::NoFabric
+                | Reason::FabricInitFailed
+                | Reason::RegistrationFailed
+                | Reason::TokenFailed
+        );
+        let text = match of_fabric && seen.len() < Self::MOST {
+            true => fallback.detail.clone(),
+            false => String::new(),
+        };
+        seen.insert((fallback.reason, text))
     }
 }
 
@@ -45,6 +57,8 @@ pub(crate) struct Report {
     fallback: Option<Fallback>,
     last: Last,
     stages: Stages,
+    /// Whether it was told that the GET waits.
+    waits: bool,
 }
 
 /// Facts of the last answer.
@@ -78,6 +92,7 @@ impl Report {
             fallback: None,
             last: Last::default(),
             stages: Stages::default(),
+            waits: false,
         }
     }
 
@@ -166,8 +181,11 @@ impl Report {
         self.flags |= Flags::MOVED;
     }
 
-    /// Tells that the GET waits for its memory: a remote may still write to it.
-    pub(crate) fn waits(&self, why: &Error) {
+    /// Tells, once, that the GET waits for its memory: a remote may still write to it.
+    pub(crate) fn waits(&mut self, why: &Error) {
+        if std::mem::replace(&mut self.waits, true) {
+            return;
+        }
         if let Some(sink) = &self.sink {
             let mut news = self.completion(Path::None, why.reason(), Flags::MORE, None, None);
             news.by_path = BytesByPath::default();
@@ -272,7 +290,12 @@ fn record(completion: &Completion) {
     let (path, reason) = (completion.path.as_str(), completion.reason.as_str());
     metrics::counter!("s3engine_gets_total", "path" => path, "reason" => reason).increment(1);
     let BytesByPath { rdma, http, cache } = completion.by_path;
-    for (path, bytes) in [(Path::Rdma, rdma), (Path::Http, http), (Path::Cache, cache)] {
+    let by_path = [
+        (Path::Rdma, Reason::Ok.as_str(), rdma),
+        (Path::Http, reason, http),
+        (Path::Cache, Reason::CacheHit.as_str(), cache),
+    ];
+    for (path, reason, bytes) in by_path {
         if bytes > 0 {
             metrics::counter!("s3engine_bytes_total", "path" => path.as_str(), "reason" => reason)
                 .increment(bytes);

@@ -147,6 +147,25 @@ impl Round<'_> {
         }
     }
 
+    /// Waits out a revocation of the slab before a request's place is taken up: others could not run for it.
+    async fn wait_until_open(&self, landing: &Landing) {
+        let pool = &self.lane.core.pool;
+        let opened = async {
+            loop {
+                let changed = pool.changed();
+                if !landing.is_draining() {
+                    return;
+                }
+                changed.await;
+            }
+        };
+        if self.way.is_rdma() && landing.is_draining() {
+            // What is not open by then, or ends before, the transport deals with.
+            let bounded = tokio::time::timeout(pool.quarantine_bound(), opened);
+            let _ = self.interrupt.or(bounded).await;
+        }
+    }
+
     fn window(&self, landing: &mut Landing, at: u64, len: u64) -> Result<Window, Error> {
         landing.window(at, len).map_err(|error| {
             let kind = ErrorKind::BufferTooSmall {
@@ -168,6 +187,7 @@ impl Round<'_> {
         let (at, len) = first.map_or((0, self.target.len), |part| (part.at, part.range.len));
         let wanted = self.wanted(first.map(|part| part.range), pin);
         let window = self.window(landing, at, len)?;
+        self.wait_until_open(landing).await;
         let admitted = self.interrupt.or(self.lane.core.in_flight.admit(len)).await;
         let Ok(Some(_permit)) = admitted else {
             return Err(wanted.error(admitted.err().unwrap_or(ErrorKind::Cancelled)));

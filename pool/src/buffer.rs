@@ -14,9 +14,10 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use event_listener::Event;
 
-use crate::ledger::RegistrationUse;
+use crate::ledger::{FabricId, RegistrationUse, UnregisteredWhy};
 use crate::memory::Memory;
 use crate::pool::{Pool, Shared};
+use crate::registrar::RegistrationHandle;
 use crate::slab::Slab;
 use crate::slots::SlotId;
 
@@ -37,30 +38,42 @@ pub struct OutOfBounds {
 #[error("the slot's slab was given up: a revocation was not confirmed")]
 pub struct SlotRetired;
 
+/// Why a window was not written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WriteError {
+    /// The bytes do not fit, or processors cannot reach the memory.
+    #[error(transparent)]
+    OutOfBounds(#[from] OutOfBounds),
+    /// A remote may be writing to it.
+    #[error("the window is armed: a remote may be writing to it")]
+    Armed,
+}
+
 /// Exclusive right to one slot; gives it back on drop.
 pub(crate) struct Lease {
     pub(crate) shared: Arc<Shared>,
     pub(crate) slab: Arc<Slab>,
-    pub(crate) slot: SlotId,
-    pub(crate) offset: u64,
-    pub(crate) len: u64,
+    pub(crate) place: Place,
     owned: bool,
 }
 
+/// Which slot, and where in its slab.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub(crate) slot: SlotId,
+    pub(crate) offset: u64,
+    /// Bytes asked for.
+    pub(crate) len: u64,
+    /// Alignment asked for.
+    pub(crate) align: u64,
+}
+
 impl Lease {
-    pub(crate) fn new(
-        shared: Arc<Shared>,
-        slab: Arc<Slab>,
-        slot: SlotId,
-        offset: u64,
-        len: u64,
-    ) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, slab: Arc<Slab>, place: Place) -> Self {
         Self {
             shared,
             slab,
-            slot,
-            offset,
-            len,
+            place,
             owned: true,
         }
     }
@@ -74,7 +87,7 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         if self.owned {
-            self.shared.release(self.slot);
+            self.shared.release(self.place.slot);
         }
     }
 }
@@ -91,17 +104,17 @@ impl Buffer {
 
     /// Bytes asked for.
     pub fn len(&self) -> u64 {
-        self.lease.len
+        self.lease.place.len
     }
 
     /// Whether no bytes were asked for.
     pub fn is_empty(&self) -> bool {
-        self.lease.len == 0
+        self.lease.place.len == 0
     }
 
     /// The slot's name.
     pub fn slot(&self) -> SlotId {
-        self.lease.slot
+        self.lease.place.slot
     }
 
     /// The kind of memory.
@@ -109,9 +122,14 @@ impl Buffer {
         self.lease.slab.memory()
     }
 
+    /// The alignment asked for.
+    pub fn align(&self) -> u64 {
+        self.lease.place.align
+    }
+
     /// Address of the first byte, in host or device memory.
     pub fn address(&self) -> u64 {
-        self.lease.slab.address() + self.lease.offset
+        self.lease.slab.address() + self.lease.place.offset
     }
 
     /// Whether `pool` leased it.
@@ -124,20 +142,22 @@ impl Buffer {
         let mapping = self.lease.slab.mapping()?;
         // SAFETY: the slot is leased to this buffer alone and no token for it is out (only a Landing
         // makes Windows, and it gives back a Buffer only when none was left armed), so nobody writes
-        // while self is borrowed. Its length came out of the mapping, so it fits usize.
-        Some(unsafe { mapping.slice(self.lease.offset, self.lease.len as usize) })
+        // while self is borrowed, given that a server which has answered does not. Its length came out
+        // of the mapping, so it fits usize.
+        Some(unsafe { mapping.slice(self.lease.place.offset, self.lease.place.len as usize) })
     }
 
     /// The bytes for writing, where this host's processors can reach them.
     pub fn as_mut_slice(&mut self) -> Option<&mut [u8]> {
         let mapping = self.lease.slab.mapping()?;
         // SAFETY: as in `as_slice`; and self is borrowed mutably, so there is no other view.
-        Some(unsafe { mapping.slice_mut(self.lease.offset, self.lease.len as usize) })
+        Some(unsafe { mapping.slice_mut(self.lease.place.offset, self.lease.place.len as usize) })
     }
 
     /// Hands the slot to a transfer. From here on it cannot be read until the transfer gives it back.
     pub fn into_landing(self) -> Landing {
         let core = Arc::new(Core {
+            shared: Arc::clone(&self.lease.shared),
             slab: Arc::clone(&self.lease.slab),
             tainted: AtomicBool::new(false),
         });
@@ -161,6 +181,7 @@ impl fmt::Debug for Buffer {
 
 /// What a landing and its windows share. Alive as long as anybody may write.
 pub(crate) struct Core {
+    shared: Arc<Shared>,
     slab: Arc<Slab>,
     /// A remote may still write: a window was dropped while armed.
     tainted: AtomicBool,
@@ -178,7 +199,7 @@ pub struct Landing {
 impl Landing {
     /// Bytes of the slot.
     pub fn len(&self) -> u64 {
-        self.lease.as_ref().map_or(0, |lease| lease.len)
+        self.lease.as_ref().map_or(0, |lease| lease.place.len)
     }
 
     /// Whether the slot has no bytes.
@@ -186,9 +207,14 @@ impl Landing {
         self.len() == 0
     }
 
+    /// Whether the slab is being revoked, and takes no remote writes until that is done.
+    pub fn is_draining(&self) -> bool {
+        self.core.slab.ledger.is_draining()
+    }
+
     /// Offset in the slab.
     pub(crate) fn start(&self) -> u64 {
-        self.lease.as_ref().map_or(0, |lease| lease.offset)
+        self.lease.as_ref().map_or(0, |lease| lease.place.offset)
     }
 
     /// The part from `offset` on for one request. Windows are made in ascending order and do not overlap;
@@ -200,7 +226,7 @@ impl Landing {
             .checked_add(len)
             .filter(|&end| end <= have && offset >= self.carved)
             .ok_or(error)?;
-        let start = self.lease.as_ref().ok_or(error)?.offset + offset;
+        let start = self.lease.as_ref().ok_or(error)?.place.offset + offset;
         self.carved = end;
         Ok(Window {
             core: Arc::clone(&self.core),
@@ -243,7 +269,7 @@ impl Drop for Landing {
 impl fmt::Debug for Landing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Landing")
-            .field("slot", &self.lease.as_ref().map(|l| l.slot))
+            .field("slot", &self.lease.as_ref().map(|lease| lease.place.slot))
             .field("len", &self.len())
             .finish()
     }
@@ -280,8 +306,10 @@ impl Window {
     }
 
     /// Copies `data` to `at`. Only for memory that this host's processors can reach.
-    pub fn write(&mut self, at: u64, data: &[u8]) -> Result<(), OutOfBounds> {
-        debug_assert!(self.armed.is_none(), "a remote may be writing");
+    pub fn write(&mut self, at: u64, data: &[u8]) -> Result<(), WriteError> {
+        if self.armed.is_some() {
+            return Err(WriteError::Armed);
+        }
         let error = OutOfBounds {
             offset: at,
             len: data.len() as u64,
@@ -290,20 +318,25 @@ impl Window {
         at.checked_add(data.len() as u64)
             .filter(|&end| end <= self.len)
             .ok_or(error)?;
-        self.core
-            .slab
-            .mapping()
-            .ok_or(error)?
-            .write(self.start + at, data)
+        let mapping = self.core.slab.mapping().ok_or(error)?;
+        Ok(mapping.write(self.start + at, data)?)
     }
 
-    /// From here on a remote may write: a token is about to leave. Until [`disarm`](Self::disarm), dropping
-    /// the window sends its slot to quarantine.
-    pub fn arm(&mut self, registration: RegistrationUse) {
-        self.armed = Some(registration);
+    /// Finds the registration of the window's memory with a fabric (made at first use, kept from then on) and
+    /// arms the window: from here on a remote may write. Until [`disarm`](Self::disarm), dropping the window
+    /// sends its slot to quarantine.
+    pub fn arm(&mut self, fabric: FabricId) -> Result<RegistrationHandle, UnregisteredWhy> {
+        let used = self
+            .core
+            .shared
+            .register(&self.core.slab, fabric, self.start, self.len)?;
+        let handle = used.registration().handle();
+        self.armed = Some(used);
+        Ok(handle)
     }
 
-    /// The remote has answered, or the token never left: nobody else writes here any more.
+    /// The remote has answered, or the token never left: nobody else writes here any more. That a server
+    /// which has answered does not write is the protocol's promise; this process cannot check it.
     pub fn disarm(&mut self) {
         self.armed = None;
     }
@@ -311,14 +344,6 @@ impl Window {
     /// Whether a remote may write.
     pub fn is_armed(&self) -> bool {
         self.armed.is_some()
-    }
-
-    pub(crate) fn slab(&self) -> &Arc<Slab> {
-        &self.core.slab
-    }
-
-    pub(crate) fn start(&self) -> u64 {
-        self.start
     }
 }
 

@@ -4,6 +4,7 @@
 //! again for every transfer. Revocation is the pool's (see `quarantine`), after which a segment is
 //! unregistered and the next use registers it anew.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -179,12 +180,12 @@ impl SlabLedger {
         let Some(entry) = entries.get(index as usize) else {
             return Err(over);
         };
-        if let Some(registration) = entry.current.load_full() {
-            return self.begin(registration, slab);
+        if let Some(used) = self.begin(entry, slab)? {
+            return Ok(used);
         }
         let mut failed = entry.failed.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(registration) = entry.current.load_full() {
-            return self.begin(registration, slab);
+        if let Some(used) = self.begin(entry, slab)? {
+            return Ok(used);
         }
         if let Some(error) = &*failed {
             return Err(UnregisteredWhy::Failed(error.clone()));
@@ -198,8 +199,10 @@ impl SlabLedger {
                     handle,
                     in_use: AtomicUsize::new(0),
                 });
-                entry.current.store(Some(Arc::clone(&registration)));
-                self.begin(registration, slab)
+                entry.current.store(Some(registration));
+                // Gone again only if revocation began meanwhile.
+                let used = self.begin(entry, slab)?;
+                used.ok_or(UnregisteredWhy::Draining(slab))
             }
             Err(error) => {
                 *failed = Some(error.clone());
@@ -208,16 +211,26 @@ impl SlabLedger {
         }
     }
 
-    /// Counts a use, unless revocation has begun. A use that slips in before the phase is seen is
-    /// harmless: its token names a revoked registration, and the write is refused.
+    /// Counts a use of the entry's registration, if there is one, unless revocation has begun. Counted
+    /// first, looked at then: revocation either sees the use, or is seen here.
     fn begin(
         &self,
-        registration: Arc<Registration>,
+        entry: &Entry,
         slab: SlabId,
-    ) -> Result<RegistrationUse, UnregisteredWhy> {
-        registration.in_use.fetch_add(1, Ordering::SeqCst);
-        let used = RegistrationUse(registration);
-        self.open(slab).map(|()| used)
+    ) -> Result<Option<RegistrationUse>, UnregisteredWhy> {
+        while let Some(registration) = entry.current.load_full() {
+            registration.in_use.fetch_add(1, Ordering::SeqCst);
+            let used = RegistrationUse(registration);
+            self.open(slab)?;
+            let current = entry.current.load();
+            if current
+                .as_ref()
+                .is_some_and(|now| Arc::ptr_eq(now, &used.0))
+            {
+                return Ok(Some(used));
+            }
+        }
+        Ok(None)
     }
 
     fn open(&self, slab: SlabId) -> Result<(), UnregisteredWhy> {
@@ -231,6 +244,10 @@ impl SlabLedger {
     /// No new use from here on.
     pub(crate) fn drain(&self) {
         self.phase.store(DRAINING, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.phase.load(Ordering::SeqCst) == DRAINING
     }
 
     /// Revocation is done: unregistered, usable.
@@ -251,12 +268,12 @@ impl SlabLedger {
             .sum()
     }
 
-    /// Revokes everything. All are tried; the first that is not confirmed is the error.
+    /// Revokes everything until `deadline`. All are tried; the first that is not confirmed is the error.
     pub(crate) fn revoke_all(
         &self,
         registrars: &[Arc<dyn Registrar>],
         counters: &Counters,
-        timeout: Duration,
+        deadline: Instant,
     ) -> Result<(), RevokeError> {
         let mut result = Ok(());
         for entry in self.entries() {
@@ -268,7 +285,8 @@ impl SlabLedger {
             let Some(registrar) = registrars.get(usize::from(registration.fabric.0)) else {
                 continue;
             };
-            match registrar.revoke(registration.handle, timeout) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match revoke(&**registrar, registration.handle, left) {
                 Ok(()) => {
                     counters.revoked.fetch_add(1, Ordering::Relaxed);
                     metrics::counter!("s3engine_revocations_total", "fabric" => registrar.name(), "result" => "ok")
@@ -313,6 +331,20 @@ pub(crate) fn segment_len(registrar: &dyn Registrar) -> u64 {
     let limit = registrar.segment_limit();
     let grain = if limit >= PART { PART } else { SLAB_ALIGN };
     (limit - limit % grain).max(SLAB_ALIGN)
+}
+
+/// A registrar that panics has confirmed nothing.
+fn revoke(
+    registrar: &dyn Registrar,
+    handle: RegistrationHandle,
+    timeout: Duration,
+) -> Result<(), RevokeError> {
+    let revoked = catch_unwind(AssertUnwindSafe(|| registrar.revoke(handle, timeout)));
+    revoked.unwrap_or_else(|_| {
+        Err(RevokeError {
+            text: format!("fabric {} panicked", registrar.name()),
+        })
+    })
 }
 
 fn register(

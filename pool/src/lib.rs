@@ -24,7 +24,7 @@ mod registrar;
 mod slab;
 mod slots;
 
-pub use buffer::{Buffer, Landing, OutOfBounds, Returning, SlotRetired, Window};
+pub use buffer::{Buffer, Landing, OutOfBounds, Returning, SlotRetired, Window, WriteError};
 pub use ledger::{
     FabricId, LedgerStats, Registration, RegistrationState, RegistrationUse, UnregisteredWhy,
 };

@@ -127,14 +127,15 @@ impl HostMemory {
         let fd = rustix::fs::memfd_create("s3engine-slab", flags)
             .map_err(refused("memfd_create", len))?;
         rustix::fs::ftruncate(&fd, len).map_err(refused("ftruncate", len))?;
-        rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, len)
-            .map_err(refused("fallocate", len))?;
         let mapping = Mapping::map(fd.as_fd(), len).map_err(refused("mmap", len))?;
         if huge == HugePages::Auto {
             // Refused where the kernel has no transparent huge pages: small ones then.
             let _ = mapping.advise(Advice::LinuxHugepage);
         }
-        mapping.populate().map_err(refused("populating", len))?;
+        // Only after the advice: pages that were made before it are small.
+        let reserve = || rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, len);
+        let populated = mapping.populate(|| reserve().and_then(|()| mapping.touch()));
+        populated.map_err(refused("populating", len))?;
         rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
             .map_err(refused("sealing", len))?;
         let pages = mapping.pages();
@@ -162,6 +163,9 @@ fn reserved_huge_pages_free() -> u64 {
 }
 
 /// A shared mapping of a memfd, unmapped on drop. Reads and writes copy, and are checked for bounds.
+///
+/// Like a network card's, the copies are not atomic: what two holders of one token write to the same place at
+/// once is torn. Only the order of leases, tokens and answers keeps that from happening.
 #[derive(Debug)]
 pub struct Mapping {
     base: NonNull<u8>,
@@ -194,7 +198,9 @@ impl Mapping {
         }
         let mapping = Self::map(fd, len).map_err(refused("mmap", len))?;
         // The pages are there; mapping them now keeps their faults out of transfers.
-        mapping.populate().map_err(refused("populating", len))?;
+        // Where the kernel cannot, they are mapped at first touch: nothing may be written here.
+        let populated = mapping.populate(|| Ok(()));
+        populated.map_err(refused("populating", len))?;
         Ok(mapping)
     }
 
@@ -218,7 +224,7 @@ impl Mapping {
         let at = self.checked(offset, data.len())?;
         // SAFETY: `checked` showed that the range lies inside the mapping, which lives as long as self;
         // `data` is a reference to other memory. Who may write here at this time is decided by slot
-        // ownership (Window) or by the fabric's token, not by this copy.
+        // ownership (Window) or by the fabric's token, not by this copy; no reference to the range is made.
         unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), at, data.len()) };
         Ok(())
     }
@@ -326,18 +332,24 @@ impl Mapping {
         unsafe { rustix::mm::madvise(self.base.as_ptr().cast(), self.len as usize, advice) }
     }
 
-    fn populate(&self) -> rustix::io::Result<()> {
+    /// Makes every page present, as `prefault` says where the kernel cannot do it in one call (before 5.14).
+    fn populate(
+        &self,
+        prefault: impl FnOnce() -> rustix::io::Result<()>,
+    ) -> rustix::io::Result<()> {
         match self.advise(Advice::LinuxPopulateWrite) {
-            // Before Linux 5.14. The pages are reserved by fallocate, so touching them cannot fault.
-            Err(rustix::io::Errno::INVAL) => {
-                for offset in (0..self.len).step_by(4096) {
-                    self.write(offset, &[0])
-                        .map_err(|_| rustix::io::Errno::FAULT)?;
-                }
-                Ok(())
-            }
+            Err(rustix::io::Errno::INVAL) => prefault(),
             result => result,
         }
+    }
+
+    /// Touches every page. They must be reserved, so that this cannot fault.
+    fn touch(&self) -> rustix::io::Result<()> {
+        let pages = (0..self.len).step_by(4096);
+        pages.into_iter().try_for_each(|offset| {
+            self.write(offset, &[0])
+                .map_err(|_| rustix::io::Errno::FAULT)
+        })
     }
 
     fn pages(&self) -> Pages {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use event_listener::{Event, Listener};
 
-use crate::buffer::{Buffer, Landing, Lease, Window};
+use crate::buffer::{Buffer, Landing, Lease, Place};
 use crate::ledger::{
     Counters, FabricId, LedgerStats, MAX_FABRICS, RegistrationState, RegistrationUse,
     UnregisteredWhy, segment_len,
@@ -17,7 +17,7 @@ use crate::ledger::{
 use crate::limit::{MemoryLimit, memory_limit};
 use crate::memory::{HostMemory, HugePages, Memory, MemoryError, SLAB_ALIGN};
 use crate::quarantine::{QuarantinedSlot, Status, keep};
-use crate::registrar::Registrar;
+use crate::registrar::{Registrar, RevokeError};
 use crate::slab::{Reservation, Slab, SlabId, SlabStats};
 use crate::slots::{SlotId, Slots, StaleSlot};
 
@@ -26,7 +26,8 @@ use crate::slots::{SlotId, Slots, StaleSlot};
 pub struct PoolOptions {
     /// Bytes of a slab. A request for more gets a slab of its own size; near the bound, slabs are smaller.
     pub slab_bytes: u64,
-    /// The most bytes ever mapped. `None`: half of what this process may use.
+    /// The most bytes ever mapped. `None`: half of what this process may use. Memory of a slab that was given
+    /// up counts until this process unmaps it; a peer that is silent may hold it longer.
     pub max_bytes: Option<u64>,
     /// Alignment of slots where a request names none: a power of two from 4 KiB to 2 MiB.
     pub align: u64,
@@ -147,7 +148,7 @@ pub(crate) struct SlabState {
 #[derive(Default)]
 pub(crate) struct State {
     pub(crate) slabs: BTreeMap<SlabId, SlabState>,
-    next: u32,
+    made: u64,
 }
 
 /// What all handles of a pool share.
@@ -160,7 +161,7 @@ pub(crate) struct Shared {
     state: Mutex<State>,
     /// Held while a slab is made, so that two requests do not make two.
     growing: Mutex<()>,
-    pub(crate) freed: Event,
+    pub(crate) freed: Arc<Event>,
     pub(crate) quarantined: Arc<Event>,
 }
 
@@ -193,7 +194,7 @@ impl Pool {
             mapped: Arc::default(),
             state: Mutex::default(),
             growing: Mutex::default(),
-            freed: Event::new(),
+            freed: Arc::default(),
             quarantined: Arc::clone(&quarantined),
         });
         let weak = Arc::downgrade(&shared);
@@ -280,34 +281,18 @@ impl Pool {
         (0..count).map(|_| self.try_alloc(len, memory)).collect()
     }
 
-    /// The registration of the window's memory with a fabric: made at first use, kept from then on.
-    pub fn register(
-        &self,
-        window: &Window,
-        fabric: FabricId,
-    ) -> Result<RegistrationUse, UnregisteredWhy> {
-        let slab = window.slab();
-        let registrar = &*self.shared.fabrics[usize::from(fabric.0)];
-        let range = (slab.len(), window.start(), window.len());
-        slab.ledger.use_for(
-            fabric,
-            registrar,
-            &self.shared.counters,
-            slab.id(),
-            range,
-            |index, start, len| slab.segment(index, start, len),
-        )
-    }
-
     /// Completes when memory was given back, or a slab was revoked or given up, after this call.
     pub fn changed(&self) -> impl Future<Output = ()> + Send + 'static {
         self.shared.freed.listen()
     }
 
-    /// The longest that a slot stays in quarantine, all waits included.
+    /// The time within which a slot leaves quarantine, unless several slabs wait for silent peers.
     pub fn quarantine_bound(&self) -> Duration {
         let options = &self.shared.options;
-        options.quarantine_max + options.revoke_timeout.saturating_mul(2) + Duration::from_secs(1)
+        let waits = options
+            .quarantine_max
+            .saturating_add(options.revoke_timeout);
+        waits.saturating_add(Duration::from_secs(1))
     }
 
     /// Where in a landing a fabric's segments end: the first end, and from there every so many bytes. No
@@ -359,7 +344,7 @@ impl Pool {
             mapped: self.shared.mapped.load(Ordering::Acquire),
             leased: slabs.iter().map(|slab| slab.leased).sum(),
             quarantined: slabs.iter().map(|slab| slab.quarantined).sum(),
-            slabs_made: u64::from(state.next),
+            slabs_made: state.made,
             slabs,
             ledger: self.shared.counters.stats(),
         }
@@ -423,9 +408,12 @@ impl Shared {
         Some(Buffer::new(Lease::new(
             Arc::clone(self),
             slab,
-            slot,
-            offset,
-            len,
+            Place {
+                slot,
+                offset,
+                len,
+                align,
+            },
         )))
     }
 
@@ -445,8 +433,8 @@ impl Shared {
             Memory::Host => HostMemory::create(reserved.len(), self.options.huge_pages)?,
         };
         let mut state = self.lock();
-        let id = SlabId(state.next);
-        state.next += 1;
+        let id = SlabId::next();
+        state.made += 1;
         let slab = Arc::new(Slab::host(id, memory_of_slab, reserved));
         tracing::debug!(slab = id.0, bytes = slab.len(), pages = %slab.pages(), "slab made");
         let mut slots = Slots::new(id, slab.len());
@@ -464,9 +452,12 @@ impl Shared {
         Ok(Buffer::new(Lease::new(
             Arc::clone(self),
             slab,
-            slot,
-            offset,
-            len,
+            Place {
+                slot,
+                offset,
+                len,
+                align,
+            },
         )))
     }
 
@@ -488,7 +479,7 @@ impl Shared {
             return Err(self.would_block(len));
         }
         let len = wanted.min(room - room % SLAB_ALIGN);
-        Ok(Reservation::new(&self.mapped, len))
+        Ok(Reservation::new(&self.mapped, &self.freed, len))
     }
 
     /// Unregisters and unmaps slabs that nobody uses, but only where that makes `needed` bytes of room.
@@ -513,13 +504,10 @@ impl Shared {
             .map(|(_, entry)| entry)
             .collect();
         drop(state);
+        let deadline = self.revoke_deadline();
         for entry in freed {
             // Unconfirmed is counted by the ledger; the mapping goes either way, so nobody reads it again.
-            let _ = entry.slab.ledger.revoke_all(
-                &self.fabrics,
-                &self.counters,
-                self.options.revoke_timeout,
-            );
+            let _ = self.revoke(&entry.slab, deadline);
         }
     }
 
@@ -535,6 +523,38 @@ impl Shared {
             leased,
             max_bytes: self.max_bytes,
         }
+    }
+
+    /// The registration of a range of a slab with a fabric: made at first use, kept from then on.
+    pub(crate) fn register(
+        &self,
+        slab: &Slab,
+        fabric: FabricId,
+        start: u64,
+        len: u64,
+    ) -> Result<RegistrationUse, UnregisteredWhy> {
+        let registrar = &*self.fabrics[usize::from(fabric.0)];
+        let range = (slab.len(), start, len);
+        slab.ledger.use_for(
+            fabric,
+            registrar,
+            &self.counters,
+            slab.id(),
+            range,
+            |index, start, len| slab.segment(index, start, len),
+        )
+    }
+
+    /// Until when all revocations that begin now must be confirmed.
+    pub(crate) fn revoke_deadline(&self) -> Instant {
+        let now = Instant::now();
+        // A time too far to count is not waited for.
+        now.checked_add(self.options.revoke_timeout).unwrap_or(now)
+    }
+
+    pub(crate) fn revoke(&self, slab: &Slab, deadline: Instant) -> Result<(), RevokeError> {
+        slab.ledger
+            .revoke_all(&self.fabrics, &self.counters, deadline)
     }
 
     /// Ends a lease.
@@ -565,13 +585,19 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-        for entry in state.slabs.values() {
-            let _ = entry.slab.ledger.revoke_all(
-                &self.fabrics,
-                &self.counters,
-                self.options.revoke_timeout,
-            );
+        let slabs = &mut self
+            .state
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner)
+            .slabs;
+        let slabs = std::mem::take(slabs);
+        let deadline = self.revoke_deadline();
+        for entry in slabs.into_values() {
+            let _ = self.revoke(&entry.slab, deadline);
+            entry
+                .quarantined
+                .into_iter()
+                .for_each(QuarantinedSlot::retire);
         }
         // The keeper sees that the pool is gone, and ends.
         self.quarantined.notify(usize::MAX);

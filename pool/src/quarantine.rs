@@ -7,19 +7,16 @@
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use crate::buffer::{Core, Lease, ReturnCell, SlotRetired, has_windows};
+use crate::buffer::{Core, Lease, Place, ReturnCell, SlotRetired, has_windows};
 use crate::pool::{Shared, SlabState, State};
 use crate::registrar::RevokeError;
 use crate::slab::{Slab, SlabId};
-use crate::slots::SlotId;
 
 /// How often a slab that waits for its last tokens is looked at.
 const POLL: Duration = Duration::from_millis(5);
 
 pub(crate) struct QuarantinedSlot {
-    slot: SlotId,
-    offset: u64,
-    len: u64,
+    place: Place,
     windows: Weak<Core>,
     waiter: Option<Arc<ReturnCell>>,
 }
@@ -45,13 +42,11 @@ impl Shared {
     ) {
         let mut state = self.lock();
         let quarantined = QuarantinedSlot {
-            slot: lease.slot,
-            offset: lease.offset,
-            len: lease.len,
+            place: lease.place,
             windows,
             waiter,
         };
-        match state.slabs.get_mut(&lease.slot.slab) {
+        match state.slabs.get_mut(&lease.place.slot.slab) {
             Some(entry) => {
                 entry.slab.ledger.drain();
                 if matches!(entry.status, Status::Active) {
@@ -94,9 +89,7 @@ impl Shared {
                 return waiting.then_some(POLL);
             };
             drop(state);
-            let result =
-                slab.ledger
-                    .revoke_all(&self.fabrics, &self.counters, self.options.revoke_timeout);
+            let result = self.revoke(&slab, self.revoke_deadline());
             self.settle(id, &slab, result);
         }
     }
@@ -107,25 +100,24 @@ impl Shared {
         let Some(entry) = state.slabs.get_mut(&id) else {
             return;
         };
-        let slots = std::mem::take(&mut entry.quarantined);
+        // A slot that came while the revocation ran may still be written by this process.
+        let (held, slots): (Vec<_>, Vec<_>) = std::mem::take(&mut entry.quarantined)
+            .into_iter()
+            .partition(|slot| result.is_ok() && has_windows(&slot.windows));
         // Handed out after the lock is released: a lease that nobody takes is freed at once.
         let mut leases = Vec::new();
         match &result {
             Ok(()) => {
-                slab.ledger.reopen();
-                entry.status = Status::Active;
-                for quarantined in slots {
-                    let QuarantinedSlot {
-                        slot,
-                        offset,
-                        len,
-                        waiter,
-                        ..
-                    } = quarantined;
-                    leases.push((
-                        waiter,
-                        Lease::new(Arc::clone(self), Arc::clone(slab), slot, offset, len),
-                    ));
+                if held.is_empty() {
+                    slab.ledger.reopen();
+                    entry.status = Status::Active;
+                } else {
+                    entry.status = Status::Draining(Instant::now());
+                    entry.quarantined = held;
+                }
+                for QuarantinedSlot { place, waiter, .. } in slots {
+                    let lease = Lease::new(Arc::clone(self), Arc::clone(slab), place);
+                    leases.push((waiter, lease));
                 }
             }
             Err(error) => {
@@ -160,10 +152,11 @@ fn due(entry: &SlabState, late: bool) -> bool {
 
 impl QuarantinedSlot {
     pub(crate) fn len(&self) -> u64 {
-        self.len
+        self.place.len
     }
 
-    fn retire(self) {
+    /// Nothing is left to wait for.
+    pub(crate) fn retire(self) {
         if let Some(cell) = self.waiter {
             cell.put(Err(SlotRetired));
         }

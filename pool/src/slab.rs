@@ -2,15 +2,24 @@
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use event_listener::Event;
 
 use crate::ledger::SlabLedger;
 use crate::memory::{HostMemory, Mapping, Memory, Pages};
 use crate::registrar::Segment;
 
-/// A slab's number. Never given out twice by one pool.
+/// A slab's number. Never given out twice in one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SlabId(pub u32);
+
+impl SlabId {
+    pub(crate) fn next() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
 
 /// What a slab is made of. CUDA memory joins as another variant.
 enum Backing {
@@ -20,14 +29,17 @@ enum Backing {
 /// Bytes of the pool's bound, occupied until the last holder of the slab is gone.
 pub(crate) struct Reservation {
     mapped: Arc<AtomicU64>,
+    /// Told when the bytes are free: after the memory is gone.
+    freed: Arc<Event>,
     len: u64,
 }
 
 impl Reservation {
-    pub(crate) fn new(mapped: &Arc<AtomicU64>, len: u64) -> Self {
+    pub(crate) fn new(mapped: &Arc<AtomicU64>, freed: &Arc<Event>, len: u64) -> Self {
         mapped.fetch_add(len, Ordering::AcqRel);
         Self {
             mapped: Arc::clone(mapped),
+            freed: Arc::clone(freed),
             len,
         }
     }
@@ -40,6 +52,7 @@ impl Reservation {
 impl Drop for Reservation {
     fn drop(&mut self) {
         self.mapped.fetch_sub(self.len, Ordering::AcqRel);
+        self.freed.notify(usize::MAX);
     }
 }
 

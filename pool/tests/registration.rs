@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use proptest::prelude::*;
 use s3engine_pool::{
     Buffer, FabricId, Memory, Pool, PoolError, PoolOptions, RegisterError, Registrar,
-    RegistrationHandle, RegistrationState, RevokeError, Segment, SlabId, UnregisteredWhy, Window,
+    RegistrationHandle, RegistrationState, RevokeError, Segment, UnregisteredWhy, Window,
+    WriteError,
 };
 
 const MIB: u64 = 1 << 20;
@@ -20,6 +21,10 @@ struct Books {
     live: Mutex<HashSet<u64>>,
     refuse_register: AtomicBool,
     refuse_revoke: AtomicBool,
+    panic_in_revoke: AtomicBool,
+    /// A revocation waits while this is set, and `revoking` says that it does.
+    hold_revoke: AtomicBool,
+    revoking: AtomicBool,
 }
 
 impl Books {
@@ -55,6 +60,14 @@ impl Registrar for Books {
     }
 
     fn revoke(&self, handle: RegistrationHandle, _timeout: Duration) -> Result<(), RevokeError> {
+        assert!(
+            !self.panic_in_revoke.load(Ordering::SeqCst),
+            "as the test wants it"
+        );
+        while self.hold_revoke.load(Ordering::SeqCst) {
+            self.revoking.store(true, Ordering::SeqCst);
+            std::thread::sleep(Duration::from_millis(1));
+        }
         if self.refuse_revoke.load(Ordering::SeqCst) {
             return Err(RevokeError {
                 text: "the peer is silent".into(),
@@ -72,11 +85,20 @@ struct Setup {
 }
 
 fn setup(max: u64) -> Setup {
+    setup_with(max, Duration::from_millis(50))
+}
+
+/// Revokes only when all tokens are in.
+fn patient(max: u64) -> Setup {
+    setup_with(max, Duration::from_secs(3600))
+}
+
+fn setup_with(max: u64, quarantine_max: Duration) -> Setup {
     let books = Arc::new(Books::default());
     let options = PoolOptions {
         slab_bytes: 8 * MIB,
         max_bytes: Some(max),
-        quarantine_max: Duration::from_millis(50),
+        quarantine_max,
         ..PoolOptions::default()
     };
     let pool = Pool::with_fabrics(options, vec![Arc::clone(&books) as Arc<dyn Registrar>]).unwrap();
@@ -96,13 +118,10 @@ impl Setup {
     }
 
     fn arm(&self, window: &mut Window) -> RegistrationHandle {
-        let used = self.pool.register(window, self.fabric).unwrap();
-        let handle = used.registration().handle();
-        window.arm(used);
-        handle
+        window.arm(self.fabric).unwrap()
     }
 
-    fn wait_until(&self, what: &str, done: impl Fn() -> bool) {
+    fn wait_until(&self, what: &str, mut done: impl FnMut() -> bool) {
         let began = Instant::now();
         while !done() {
             assert!(
@@ -134,8 +153,8 @@ fn a_segment_is_registered_once_however_many_slots_use_it() {
 fn a_window_across_segments_is_over_the_limit() {
     let s = setup(8 * MIB);
     let mut landing = s.alloc(8 * MIB).into_landing();
-    let window = landing.window(3 * MIB, 2 * MIB).unwrap();
-    let why = s.pool.register(&window, s.fabric).err().unwrap();
+    let mut window = landing.window(3 * MIB, 2 * MIB).unwrap();
+    let why = window.arm(s.fabric).unwrap_err();
     assert!(
         matches!(why, UnregisteredWhy::OverLimit { offset, .. } if offset == 3 * MIB),
         "{why}"
@@ -146,10 +165,12 @@ fn a_window_across_segments_is_over_the_limit() {
 fn a_failed_registration_keeps_errno_and_text_and_is_not_tried_again() {
     let s = setup(8 * MIB);
     s.books.refuse_register.store(true, Ordering::SeqCst);
-    let mut landing = s.alloc(MIB).into_landing();
-    let window = landing.window(0, MIB).unwrap();
+    let buffer = s.alloc(MIB);
+    let slab = buffer.slot().slab;
+    let mut landing = buffer.into_landing();
+    let mut window = landing.window(0, MIB).unwrap();
     for _ in 0..3 {
-        match s.pool.register(&window, s.fabric) {
+        match window.arm(s.fabric) {
             Err(UnregisteredWhy::Failed(error)) => {
                 assert_eq!(error.errno, Some(12));
                 assert!(
@@ -157,12 +178,12 @@ fn a_failed_registration_keeps_errno_and_text_and_is_not_tried_again() {
                     "{error}"
                 );
             }
-            other => panic!("{:?}", other.err()),
+            other => panic!("{other:?}"),
         }
     }
     assert_eq!(s.pool.stats().ledger.failed, 1);
     assert!(matches!(
-        s.pool.registrations(SlabId(0), s.fabric)[0],
+        s.pool.registrations(slab, s.fabric)[0],
         RegistrationState::Failed(_)
     ));
 }
@@ -202,7 +223,7 @@ fn an_answered_window_leaves_nothing_in_quarantine() {
 
 #[test]
 fn a_slab_in_quarantine_takes_no_new_work_and_waits_for_its_other_tokens() {
-    let s = setup(16 * MIB);
+    let s = patient(16 * MIB);
     let mut a = s.alloc(MIB).into_landing();
     let mut b = s.alloc(MIB).into_landing();
     let c = s.alloc(MIB);
@@ -214,21 +235,120 @@ fn a_slab_in_quarantine_takes_no_new_work_and_waits_for_its_other_tokens() {
     let elsewhere = s.alloc(MIB);
     assert_ne!(elsewhere.slot().slab, c.slot().slab);
     let mut c = c.into_landing();
-    let wc = c.window(0, MIB).unwrap();
-    if s.books.is_live(handle) {
-        // The keeper has not been here yet: the slab says that it is being revoked.
-        let why = s.pool.register(&wc, s.fabric).err();
-        assert!(
-            matches!(why, None | Some(UnregisteredWhy::Draining(_))),
-            "{why:?}"
-        );
+    let mut wc = c.window(0, MIB).unwrap();
+    for _ in 0..20 {
+        assert!(matches!(
+            wc.arm(s.fabric),
+            Err(UnregisteredWhy::Draining(_))
+        ));
+        assert!(s.books.is_live(handle), "revoked under a token that is out");
+        std::thread::sleep(Duration::from_millis(2));
     }
     wb.disarm();
     s.wait_until("revocation", || !s.books.is_live(handle));
-    s.wait_until("the slab's return", || {
-        s.pool.register(&wc, s.fabric).is_ok()
-    });
+    s.wait_until("the slab's return", || wc.arm(s.fabric).is_ok());
+    wc.disarm();
     assert_eq!(s.pool.stats().ledger.registered, 2, "registered anew");
+}
+
+#[test]
+fn a_slot_whose_window_is_alive_is_not_freed_by_a_revocation_that_was_under_way() {
+    let s = setup(8 * MIB);
+    let mut a = s.alloc(MIB).into_landing();
+    let mut b = s.alloc(MIB).into_landing();
+    let (mut wa, mut wb) = (a.window(0, MIB).unwrap(), b.window(0, MIB).unwrap());
+    let handle = s.arm(&mut wa);
+    s.books.hold_revoke.store(true, Ordering::SeqCst);
+    drop(wa);
+    drop(a);
+    s.wait_until("the revocation's begin", || {
+        s.books.revoking.load(Ordering::SeqCst)
+    });
+    // Quarantined while the slab is being revoked, and this process can still write to it.
+    let slot = b.finish().map(|_| ()).expect_err("a window is alive");
+    s.books.hold_revoke.store(false, Ordering::SeqCst);
+    s.wait_until("the revocation's end", || !s.books.is_live(handle));
+    s.wait_until("the other slot's return", || {
+        s.pool.stats().quarantined == MIB
+    });
+    std::thread::sleep(Duration::from_millis(30));
+    assert_eq!(s.pool.stats().quarantined, MIB, "freed under a live window");
+    wb.write(0, b"late").unwrap();
+    drop(wb);
+    assert!(block_on(slot.wait()).is_ok());
+    s.wait_until("release", || s.pool.stats().leased == 0);
+}
+
+#[test]
+fn an_armed_window_is_not_written_by_this_process() {
+    let s = setup(8 * MIB);
+    let mut landing = s.alloc(MIB).into_landing();
+    let mut window = landing.window(0, MIB).unwrap();
+    s.arm(&mut window);
+    assert_eq!(window.write(0, b"x"), Err(WriteError::Armed));
+    window.disarm();
+    assert_eq!(window.write(0, b"x"), Ok(()));
+}
+
+#[test]
+fn who_waits_for_memory_wakes_when_a_slab_is_given_up() {
+    let s = setup(8 * MIB);
+    s.books.refuse_revoke.store(true, Ordering::SeqCst);
+    let mut landing = s.alloc(8 * MIB).into_landing();
+    let mut window = landing.window(0, MIB).unwrap();
+    s.arm(&mut window);
+    let pool = s.pool.clone();
+    let waiter = std::thread::spawn(move || {
+        let began = Instant::now();
+        pool.alloc(8 * MIB, Memory::Host, Duration::from_secs(60))
+            .map(|_| began.elapsed())
+    });
+    drop(window);
+    drop(landing);
+    let waited = waiter.join().unwrap().unwrap();
+    assert!(
+        waited < Duration::from_secs(50),
+        "woken, not timed out: {waited:?}"
+    );
+}
+
+#[test]
+fn who_waits_for_a_slot_hears_when_the_pool_is_gone() {
+    let s = patient(8 * MIB);
+    let mut a = s.alloc(MIB).into_landing();
+    let mut b = s.alloc(MIB).into_landing();
+    let (mut wa, mut wb) = (a.window(0, MIB).unwrap(), b.window(0, MIB).unwrap());
+    s.arm(&mut wa);
+    s.arm(&mut wb);
+    drop(wa);
+    let returning = a.finish().unwrap_err();
+    let waiter = std::thread::spawn(move || block_on(returning.wait()));
+    drop(s);
+    wb.disarm();
+    drop((wb, b));
+    // Either the slab was revoked in time, or the pool went first: the waiter hears in both cases.
+    let _ = waiter.join().unwrap();
+}
+
+#[test]
+fn a_registrar_that_panics_costs_a_slab_and_nothing_else() {
+    let s = setup(16 * MIB);
+    s.books.panic_in_revoke.store(true, Ordering::SeqCst);
+    let mut landing = s.alloc(MIB).into_landing();
+    let mut window = landing.window(0, MIB).unwrap();
+    s.arm(&mut window);
+    drop(window);
+    let returning = landing.finish().unwrap_err();
+    assert!(block_on(returning.wait()).is_err());
+    s.books.panic_in_revoke.store(false, Ordering::SeqCst);
+    let mut landing = s.alloc(MIB).into_landing();
+    let mut window = landing.window(0, MIB).unwrap();
+    s.arm(&mut window);
+    drop(window);
+    assert!(
+        block_on(landing.finish().unwrap_err().wait()).is_ok(),
+        "the keeper lives"
+    );
 }
 
 #[test]
@@ -259,7 +379,7 @@ fn an_unconfirmed_revocation_gives_the_slab_up() {
     s.arm(&mut window);
     drop(window);
     let returning = landing.finish().unwrap_err();
-    let waiter = std::thread::spawn(move || futures_block_on(returning.wait()));
+    let waiter = std::thread::spawn(move || block_on(returning.wait()));
     assert!(
         waiter.join().unwrap().is_err(),
         "the slot does not come back"
@@ -285,7 +405,7 @@ fn a_fixed_slot_comes_back_to_whoever_waits_for_it() {
     let mut window = landing.window(0, MIB).unwrap();
     s.arm(&mut window);
     drop(window);
-    let again = futures_block_on(landing.finish().unwrap_err().wait()).unwrap();
+    let again = block_on(landing.finish().unwrap_err().wait()).unwrap();
     assert_eq!((again.slot(), again.address()), (slot, address));
     assert_eq!(s.books.live(), 0);
 }
@@ -390,7 +510,7 @@ fn dropping_the_pool_revokes_what_is_registered() {
 }
 
 /// Runs one future on this thread.
-fn futures_block_on<F: Future>(future: F) -> F::Output {
+fn block_on<F: Future>(future: F) -> F::Output {
     struct Unpark(std::thread::Thread);
     impl std::task::Wake for Unpark {
         fn wake(self: Arc<Self>) {
@@ -426,8 +546,14 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// Each case waits for quarantines to end, so there are few unless more are asked for.
+fn cases() -> u32 {
+    let asked = std::env::var("PROPTEST_CASES").ok();
+    asked.and_then(|cases| cases.parse().ok()).unwrap_or(24)
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig::with_cases(cases()))]
 
     /// Against a model that counts: whatever the order of leases, transfers, doubts and refusals, no slot
     /// that is in doubt is leased again before its registration ended, and all comes back.
@@ -453,10 +579,8 @@ proptest! {
                     let (address, len) = (buffer.address(), buffer.len());
                     let mut landing = buffer.into_landing();
                     let mut window = landing.window(0, len).unwrap();
-                    if let Ok(used) = s.pool.register(&window, s.fabric) {
-                        let handle = used.registration().handle();
+                    if let Ok(handle) = window.arm(s.fabric) {
                         prop_assert!(s.books.is_live(handle));
-                        window.arm(used);
                         if answered { window.disarm() } else { doubts.push((address, len, handle)) }
                     }
                     let in_doubt = window.is_armed();

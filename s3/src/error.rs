@@ -69,6 +69,12 @@ impl Error {
         self
     }
 
+    /// The same error of an operation that its HTTP method does not name.
+    pub fn with_operation(mut self, operation: impl Into<Cow<'static, str>>) -> Error {
+        self.0.operation = operation.into();
+        self
+    }
+
     /// Adds the endpoint's URL.
     pub fn with_endpoint(mut self, endpoint: impl Into<String>) -> Error {
         self.0.endpoint = endpoint.into();

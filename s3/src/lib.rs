@@ -1,6 +1,6 @@
 //! S3 for s3engine: naming an object, signing for it, and moving its bytes over HTTP or a fabric.
 //!
-//! Pure rules ([`token`], `reply`, [`range`], `retry`, `timeouts`) know no I/O; what does I/O is a
+//! Pure rules ([`token`], `reply`, [`range`], [`list`], `retry`, `timeouts`) know no I/O; what does I/O is a
 //! thin layer around them and runs on the caller's current-thread runtime.
 #![forbid(unsafe_code)]
 
@@ -9,6 +9,7 @@ pub mod endpoint;
 pub mod error;
 pub mod fabric;
 pub mod http;
+pub mod list;
 pub mod object;
 pub mod outcome;
 pub mod range;

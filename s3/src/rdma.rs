@@ -1,8 +1,9 @@
 //! The control plane of S3 over RDMA: a signed GET that names a registered window, and what the answer means.
 //!
 //! ```text
-//! register ── token ── arm ── signed GET ──┬─ never sent ──────────── disarm, failed
-//!                                          ├─ no answer, reset ────── left armed: ambiguous
+//! arm (registered) ── token ── signed GET ──┬─ never sent ──────────── disarm, failed
+//!                                          ├─ no answer, reset, or
+//!                                          │  a proxy's answer ────── left armed: ambiguous
 //!                                          └─ answered ── disarm ──┬─ transferred
 //!                                                                  ├─ declined or ignored, object in the body
 //!                                                                  └─ failed, with its own reason
@@ -13,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
-use s3engine_pool::{FabricId, Pool, RegistrationUse, UnregisteredWhy, Window};
+use s3engine_pool::{FabricId, Pool, RegistrationHandle, UnregisteredWhy, Window};
 
 use crate::error::{Error, ErrorKind};
 use crate::fabric::{Fabric, TokenError};
@@ -29,7 +30,7 @@ use crate::transport::{Outcome, Transport};
 /// The header that carries the token.
 pub const TOKEN_HEADER: HeaderName = HeaderName::from_static("x-amz-rdma-token");
 
-/// Bytes that a fabric's servers have been asked to write and have not answered for, of a whole host.
+/// Bytes that servers have been asked to write and have not answered for, of all clones together.
 #[derive(Clone, Debug, Default)]
 pub struct Queued(Arc<AtomicU64>);
 
@@ -96,13 +97,14 @@ impl RdmaTransport {
         self
     }
 
-    /// Registers the window's memory, waiting out a revocation that is under way.
-    async fn register(&self, window: &Window) -> Result<RegistrationUse, UnregisteredWhy> {
-        let until = Instant::now() + self.pool.quarantine_bound();
+    /// Arms the window, waiting out a revocation of its slab that is under way.
+    async fn arm(&self, window: &mut Window) -> Result<RegistrationHandle, UnregisteredWhy> {
+        let began = Instant::now();
+        let bound = self.pool.quarantine_bound();
         loop {
             let changed = self.pool.changed();
-            match self.pool.register(window, self.id) {
-                Err(UnregisteredWhy::Draining(_)) if Instant::now() < until => {
+            match window.arm(self.id) {
+                Err(UnregisteredWhy::Draining(_)) if began.elapsed() < bound => {
                     // Woken by the pool; the bound only guards against a change that came in between.
                     let _ = tokio::time::timeout(Duration::from_millis(100), changed).await;
                 }
@@ -111,37 +113,27 @@ impl RdmaTransport {
         }
     }
 
-    async fn token(
-        &self,
-        part: &GetPart<'_>,
-        window: &Window,
-    ) -> Result<(RegistrationUse, Token), Error> {
-        let used = self.register(window).await.map_err(|why| {
+    /// Names the armed window to the server.
+    async fn token(&self, part: &GetPart<'_>, window: &mut Window) -> Result<Token, Error> {
+        let refused = |reason, why: String| {
+            let detail = format!("fabric {}: {why}", self.fabric.name());
+            self.error(part, reason, detail)
+        };
+        let handle = self.arm(window).await.map_err(|why| {
             let reason = match &why {
                 UnregisteredWhy::OverLimit { .. } => Reason::OverRegistrationLimit,
                 _ => Reason::RegistrationFailed,
             };
-            self.error(
-                part,
-                reason,
-                format!("fabric {}: {why}", self.fabric.name()),
-            )
+            refused(reason, why.to_string())
         })?;
-        let handle = used.registration().handle();
-        match self.fabric.token(handle, window.address(), window.len()) {
-            Ok(token) => Ok((used, token)),
-            Err(error) => {
-                let reason = match error {
-                    TokenError::TooLong { .. } => Reason::ProtocolLimit,
-                    TokenError::Provider { .. } => Reason::TokenFailed,
-                };
-                Err(self.error(
-                    part,
-                    reason,
-                    format!("fabric {}: {error}", self.fabric.name()),
-                ))
-            }
-        }
+        let token = self.fabric.token(handle, window.address(), window.len());
+        token.map_err(|error| {
+            let reason = match error {
+                TokenError::TooLong { .. } => Reason::ProtocolLimit,
+                TokenError::Provider { .. } => Reason::TokenFailed,
+            };
+            refused(reason, error.to_string())
+        })
     }
 
     fn error(&self, part: &GetPart<'_>, reason: Reason, detail: String) -> Error {
@@ -175,29 +167,39 @@ impl RdmaTransport {
         )
     }
 
-    /// The server has answered: from here on it does not write.
+    /// There is an answer. From a server that knows of the token it says that nothing is written any more.
     async fn answered(
         &self,
         part: &GetPart<'_>,
         window: &mut Window,
         response: Response,
+        token: &str,
     ) -> Outcome {
-        window.disarm();
         let head = Head::of(&response);
         if head.status.is_success() {
+            window.disarm();
             return self.succeeded(part, window, response, head).await;
         }
-        let error = response.into_error().await;
+        let error = redacted(response.into_error().await, token);
+        if is_of_a_proxy(&error) && !head.headers.contains_key(REPLY_HEADER) {
+            let reason = match head.status.as_u16() {
+                408 | 504 => Reason::RdmaTimeout,
+                _ => Reason::RdmaError,
+            };
+            let why = error.kind();
+            let detail = format!("{why}, not the server's answer: it may still write");
+            let error = self.error(part, reason, detail).with_source(error);
+            return head.outcome(Path::None, reason, 0, Some(error));
+        }
+        window.disarm();
         if let ErrorKind::RangeNotSatisfiable { size } = error.kind()
             && part.is_empty_object(*size)
         {
-            let head = Head {
-                info: ObjectInfo {
-                    size: *size,
-                    ..head.info
-                },
-                ..head
+            let info = ObjectInfo {
+                size: *size,
+                ..head.info
             };
+            let head = Head { info, ..head };
             return head.outcome(Path::Rdma, Reason::Ok, 0, None);
         }
         let reason = head.judge(part, window.len(), Some(&error)).reason();
@@ -208,9 +210,8 @@ impl RdmaTransport {
                 error.with_kind(ErrorKind::Modified { expected, found })
             }
             _ => {
-                let detail = error
-                    .message()
-                    .map_or_else(|| error.kind().to_string(), str::to_owned);
+                let message = error.message().map(str::to_owned);
+                let detail = message.unwrap_or_else(|| error.kind().to_string());
                 error.with_kind(ErrorKind::Rdma { reason, detail })
             }
         };
@@ -232,9 +233,19 @@ impl RdmaTransport {
             detail: detail.to_owned(),
         };
         let kind = match verdict {
+            Verdict::Transferred { .. } if head.is_of_another_version(part) => {
+                let (expected, found) = head.difference(part);
+                ErrorKind::Modified { expected, found }
+            }
             Verdict::Transferred { bytes } => {
-                response.finish().await;
-                return head.outcome(Path::Rdma, Reason::Ok, bytes, None);
+                let ended = response.error(ErrorKind::Rdma {
+                    reason: Reason::BytesMismatch,
+                    detail: "a body beside a transfer".into(),
+                });
+                return match response.finish().await {
+                    Some(0) => head.outcome(Path::Rdma, Reason::Ok, bytes, None),
+                    _ => head.outcome(Path::None, ended.reason(), 0, Some(ended)),
+                };
             }
             Verdict::Declined {
                 object_in_body: true,
@@ -278,12 +289,14 @@ impl RdmaTransport {
 
 impl Transport for RdmaTransport {
     async fn get(&self, part: &GetPart<'_>, window: &mut Window) -> Outcome {
-        let (used, token) = match self.token(part, window).await {
-            Ok(both) => both,
-            Err(error) => return Outcome::failed(error),
+        let token = match self.token(part, window).await {
+            Ok(token) => token.encode(),
+            Err(error) => {
+                window.disarm();
+                return Outcome::failed(error);
+            }
         };
         let registered = Instant::now();
-        window.arm(used);
         let (_queued, total) = self.queued.add(window.len());
         let version = part
             .version_to_name()
@@ -295,7 +308,7 @@ impl Transport for RdmaTransport {
                 return Outcome::failed(self.failure(part, ErrorKind::Config(text)));
             }
         };
-        headers.insert(TOKEN_HEADER, token_value(&token));
+        headers.insert(TOKEN_HEADER, secret(&token));
         let request = Request {
             method: Method::GET,
             bucket: part.bucket,
@@ -306,7 +319,7 @@ impl Transport for RdmaTransport {
             stale: Stale::Report,
         };
         let outcome = match self.client.send(&request).await {
-            Ok(response) => self.answered(part, window, response).await,
+            Ok(response) => self.answered(part, window, response, &token).await,
             Err(failed) => self.unanswered(part, window, failed),
         };
         Outcome {
@@ -316,11 +329,40 @@ impl Transport for RdmaTransport {
     }
 }
 
-fn token_value(token: &Token) -> HeaderValue {
-    let mut value =
-        HeaderValue::try_from(token.encode()).unwrap_or_else(|_| HeaderValue::from_static(""));
+fn secret(token: &str) -> HeaderValue {
+    // A token is hexadecimal: there is nothing in it that a header cannot carry.
+    let mut value = HeaderValue::from_str(token).unwrap_or_else(|_| HeaderValue::from_static(""));
     value.set_sensitive(true);
     value
+}
+
+/// The same error where the server did not repeat the token, which people must not see.
+fn redacted(error: Error, token: &str) -> Error {
+    match error.kind() {
+        ErrorKind::Status {
+            status,
+            code,
+            message: Some(message),
+        } if message.contains(token) => {
+            let kind = ErrorKind::Status {
+                status: *status,
+                code: code.clone(),
+                message: Some(message.replace(token, "<token>")),
+            };
+            error.with_kind(kind)
+        }
+        _ => error,
+    }
+}
+
+/// Whether an error may come from something between client and server: then it says nothing about what the
+/// server is doing.
+fn is_of_a_proxy(error: &Error) -> bool {
+    match error.status() {
+        Some(408 | 502 | 504) => true,
+        Some(500..) => error.code().is_none() && error.request_id().is_none(),
+        _ => false,
+    }
 }
 
 /// The facts of an answer's head, kept while its body is read.
@@ -401,6 +443,15 @@ impl Head {
     fn larger_than(&self, part: &GetPart<'_>, window: u64) -> Option<u64> {
         let total = self.content_range.and_then(|range| range.total)?;
         (part.range.is_none() && total > window).then_some(total)
+    }
+
+    /// The judge compares tag and size; a server may ignore which version was asked for.
+    fn is_of_another_version(&self, part: &GetPart<'_>) -> bool {
+        let pinned = part.pin.and_then(|pin| pin.version_id.as_ref());
+        let found = self.info.version_id.as_ref();
+        pinned
+            .zip(found)
+            .is_some_and(|(pinned, found)| pinned != found)
     }
 
     fn difference(&self, part: &GetPart<'_>) -> (String, String) {

@@ -7,6 +7,8 @@
 //! - `late_writes`: servers that answer late, never, or write when nobody waits any more.
 //! - `parts`: GETs of several requests.
 //! - `queue`: submission, completion, cancelling.
+//! - `moto`: a second independent server, where Python has it.
+//! - `listing`: names, page by page.
 //! - `http_faults`: everything that HTTP can do wrong.
 //! - `invariants`: any fault under any policy, in any order.
 //! - `metrics`: what is counted.
@@ -15,11 +17,13 @@
 mod canned;
 mod failing_fabric;
 mod invariants;
+mod listed;
 mod rig;
 mod watch;
 
-pub use canned::canned_server;
+pub use canned::{canned_server, echoing_server};
 pub use failing_fabric::{FailingFabric, Failure};
 pub use invariants::assert_invariants;
+pub use listed::keys_and_prefixes;
 pub use rig::{PATIENCE, Rig, block_on, credentials, drain, loopback, quick_builder, wait_until};
 pub use watch::FreeMemory;

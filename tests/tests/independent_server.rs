@@ -9,8 +9,12 @@ use std::thread::{self, JoinHandle};
 use hyper_util::rt::TokioIo;
 use rand::rngs::StdRng;
 use rand::{RngCore, SeedableRng};
-use s3engine::{Engine, ErrorKind, Flags, Get, Path, Policy, PoolOptions, Rdma, Reason, Timeouts};
-use s3engine_tests::{assert_invariants, block_on, credentials, drain, loopback, quick_builder};
+use s3engine::{
+    Engine, ErrorKind, Flags, Get, ListQuery, Path, Policy, PoolOptions, Rdma, Reason, Timeouts,
+};
+use s3engine_tests::{
+    assert_invariants, block_on, credentials, drain, keys_and_prefixes, loopback, quick_builder,
+};
 use s3s::access::{S3Access, S3AccessContext};
 use s3s::auth::SimpleAuth;
 use s3s::service::{S3Service, S3ServiceBuilder};
@@ -342,6 +346,49 @@ fn empty_components_of_a_key_are_kept() {
         let seen = server.keys.lock().unwrap();
         assert_eq!(seen.last().map(String::as_str), Some(key));
     }
+}
+
+#[test]
+fn names_are_listed_in_pages_by_prefix_and_delimiter() {
+    let server = Server::start();
+    let mut files = Vec::new();
+    let root = FilePath::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    sources(root, "project/", &mut files);
+    for (key, path) in &files {
+        server.put(key, &fs::read(path).unwrap());
+    }
+    // This server says that it encodes names and does not: those with `+` or `%` would be others.
+    server.put("odd/<&> 'ü' 日本 🦀.bin", b"odd");
+    let engine = server.engine();
+    let of = |prefix: &str, delimiter: Option<&str>, max_keys| {
+        let query = ListQuery {
+            prefix: prefix.into(),
+            delimiter: delimiter.map(str::to_owned),
+            max_keys,
+            ..ListQuery::default()
+        };
+        keys_and_prefixes(&engine, BUCKET, query)
+    };
+    let mut expected: Vec<_> = files.into_iter().map(|(key, _)| key).collect();
+    expected.sort();
+    for max_keys in [None, Some(1000), Some(17)] {
+        assert_eq!(of("project/", None, max_keys).0, expected);
+    }
+    let odd = "odd/<&> 'ü' 日本 🦀.bin".to_owned();
+    assert_eq!(of("odd/", Some("/"), None), (vec![odd], vec![]));
+    let top = vec!["odd/".to_owned(), "project/".to_owned()];
+    assert_eq!(of("", Some("/"), Some(1)), (vec![], top));
+    assert_eq!(of("nothing", None, None), (vec![], vec![]));
+    let mut lister = engine.list(BUCKET, ListQuery::default());
+    for object in block_on(lister.next()).unwrap().unwrap().objects {
+        let size = fs::metadata(server.path(&object.key)).unwrap().len();
+        assert_eq!(object.size, size, "{}", object.key);
+    }
+    let missing = block_on(engine.list("no-such-bucket", ListQuery::default()).next());
+    assert_eq!(missing.unwrap_err().code(), Some("NoSuchBucket"));
+    let wrong = server.engine_with("another secret", 1 << 20);
+    let refused = block_on(wrong.list(BUCKET, ListQuery::default()).next()).unwrap_err();
+    assert_eq!(refused.code(), Some("SignatureDoesNotMatch"));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Waker};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -136,6 +136,52 @@ fn a_get_of_no_bytes_asks_nobody() {
         assert_eq!(completion.into_buffer().unwrap().slot(), slot);
     }
     assert_eq!(rig.sim.counters().requests, 0);
+}
+
+#[test]
+fn an_object_of_no_bytes_and_a_range_of_none_give_a_buffer_of_none() {
+    let rig = Rig::new([]);
+    for get in [
+        Get::new("bench", "0B-empty"),
+        Get::new("bench", KEY).range(5, 0),
+    ] {
+        let completion = rig.get(Policy::PreferRdma, get);
+        assert_eq!((completion.path(), completion.bytes()), (Path::None, 0));
+        assert_eq!(completion.result().unwrap().len(), 0);
+    }
+    assert_eq!(rig.sim.counters().requests, 1, "one HEAD");
+}
+
+#[test]
+fn a_deadline_that_cannot_be_counted_is_as_good_as_none() {
+    let rig = Rig::new([]);
+    let mut queue = rig.queue();
+    for _ in 0..3 {
+        let get = Get::new("bench", KEY).into(rig.buffer(SIZE));
+        queue.push(get.deadline(Duration::MAX)).unwrap();
+    }
+    queue.submit();
+    assert!(drain(&mut queue).iter().all(Completion::is_ok));
+}
+
+#[test]
+fn dropping_an_engine_or_a_future_ends_a_head_that_nobody_answers() {
+    let rig = Rig::with([Rule::new(Action::NeverAnswer)], |builder, _| {
+        builder.timeouts(Timeouts {
+            first_byte: Duration::from_secs(3600),
+            ..Timeouts::default()
+        })
+    });
+    let began = Instant::now();
+    let head = rig.engine.head("bench", KEY);
+    let get = rig.engine.get(Get::new("bench", "1MiB-x"));
+    let sim = rig.sim;
+    let given_up = block_on(async { tokio::time::timeout(Duration::from_millis(100), head).await });
+    assert!(given_up.is_err());
+    // The last handle: the engine's threads end here.
+    drop((rig.engine, get));
+    assert!(began.elapsed() < PATIENCE);
+    assert!(sim.counters().requests >= 1, "somebody did ask");
 }
 
 #[test]

@@ -99,7 +99,7 @@ pub enum ErrorKind {
         /// The size of the object.
         size: Option<u64>,
     },
-    /// RDMA failed and HTTP was not allowed.
+    /// RDMA did not deliver.
     Rdma {
         /// Why RDMA was not possible.
         reason: Reason,

@@ -184,7 +184,7 @@ impl Client {
         Ok(request)
     }
 
-    fn request<'a>(&self, method: Method, bucket: &'a str, key: &'a str) -> Request<'a> {
+    pub(super) fn request<'a>(&self, method: Method, bucket: &'a str, key: &'a str) -> Request<'a> {
         Request {
             method,
             bucket,

@@ -12,6 +12,7 @@ mod answer;
 mod client;
 mod connection;
 mod error_body;
+mod list;
 mod resolver;
 mod response;
 

@@ -147,13 +147,7 @@ impl Response {
                 self.client.keep(self.connection);
                 Ok(received)
             }
-            Err((kind, source)) => {
-                let error = self.error(kind).with_phase(Phase::Body);
-                Err(match source {
-                    Some(source) => error.with_source(source),
-                    None => error,
-                })
-            }
+            Err(failed) => Err(self.body_error(failed)),
         }
     }
 
@@ -199,6 +193,52 @@ impl Response {
         Ok(received)
     }
 
+    /// Receives a body of at most `most` bytes, whole, and reads it with `parse`. Only a 200 is a success.
+    pub(super) async fn read<T>(
+        mut self,
+        most: u64,
+        parse: impl FnOnce(&[u8]) -> Result<T, ErrorKind>,
+    ) -> Result<T, Error> {
+        if self.head.status != StatusCode::OK {
+            return Err(self.into_error().await);
+        }
+        match self.whole_body(most).await {
+            Ok(body) => {
+                let parsed = parse(&body).map_err(|kind| self.error(kind).with_phase(Phase::Body));
+                self.client.keep(self.connection);
+                parsed
+            }
+            Err(failed) => Err(self.body_error(failed)),
+        }
+    }
+
+    async fn whole_body(&mut self, most: u64) -> Result<Vec<u8>, BodyError> {
+        let announced = content_length(&self.head.headers).map_err(|kind| (kind, None))?;
+        let mut stall = Stall::new(self.client.timeouts().stall);
+        let mut body = Vec::new();
+        loop {
+            let received = body.len() as u64;
+            let known = announced.unwrap_or_default().max(received);
+            if known > most {
+                let text = format!("a body of {known} bytes or more, where {most} are the most");
+                return Err((ErrorKind::Protocol(text), None));
+            }
+            let next = next_data(&mut self.body, &mut stall).await;
+            match next.map_err(|failure| failure.into_kind(received, announced))? {
+                Some(data) => body.extend_from_slice(&data),
+                None => return Ok(body),
+            }
+        }
+    }
+
+    fn body_error(&self, (kind, source): BodyError) -> Error {
+        let error = self.error(kind).with_phase(Phase::Body);
+        match source {
+            Some(source) => error.with_source(source),
+            None => error,
+        }
+    }
+
     /// Turns an answer that is no success into its error, with what the body says.
     pub async fn into_error(mut self) -> Error {
         let body = self.short_body().await;
@@ -210,11 +250,12 @@ impl Response {
         error
     }
 
-    /// Reads and drops what little body there may be, so that the connection can be used again.
-    pub async fn finish(mut self) {
-        if self.short_body().await.is_some() {
-            self.client.keep(self.connection);
-        }
+    /// Reads and drops what little body there may be, so that the connection can be used again. Returns its
+    /// length; `None` where it is longer than that, breaks off or takes too long.
+    pub async fn finish(mut self) -> Option<u64> {
+        let body = self.short_body().await?;
+        self.client.keep(self.connection);
+        Some(body.len() as u64)
     }
 
     /// A short body, whole; `None` where it is longer, breaks off or takes too long.

@@ -271,7 +271,14 @@ impl Link {
                     }
                 }
                 Ok(Received::Message(Message::Revoke { rkey }, None)) => {
-                    let flight = self.lock().grants.remove(&rkey);
+                    let flight = {
+                        let mut state = self.lock();
+                        if state.closed {
+                            // `close` is ending all grants, this one too perhaps; it says Bye after that.
+                            return;
+                        }
+                        state.grants.remove(&rkey)
+                    };
                     if let Some(flight) = flight {
                         self.end(rkey, &flight);
                     }

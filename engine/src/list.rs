@@ -1,0 +1,64 @@
+//! The names in a bucket, page by page.
+
+use std::fmt;
+use std::sync::Arc;
+
+use s3engine_s3::error::Error;
+use s3engine_s3::list::{ListPage, ListQuery};
+
+use crate::engine::Inner;
+use crate::request::{ask, retried};
+
+/// Gives the pages of a list one after the other. Nothing is asked for before it is wanted.
+pub struct Lister {
+    engine: Arc<Inner>,
+    bucket: Arc<str>,
+    /// Of the next page; `None` after the last one.
+    query: Option<ListQuery>,
+}
+
+impl Lister {
+    pub(crate) fn new(engine: Arc<Inner>, bucket: &str, query: ListQuery) -> Self {
+        Self {
+            engine,
+            bucket: bucket.into(),
+            query: Some(query),
+        }
+    }
+
+    /// The next page; `None` after the last one. A page may be empty and others follow.
+    ///
+    /// Runs on the engine's threads, whatever executor polls the future, is tried again as GETs are, and takes no
+    /// longer than the deadline of one. After an error, or where the future was dropped, the same page comes next.
+    pub async fn next(&mut self) -> Result<Option<ListPage>, Error> {
+        let Some(query) = &mut self.query else {
+            return Ok(None);
+        };
+        let page = page(&self.engine, &self.bucket, query.clone()).await?;
+        match &page.next {
+            Some(token) => query.continuation = Some(token.clone()),
+            None => self.query = None,
+        }
+        Ok(Some(page))
+    }
+}
+
+impl fmt::Debug for Lister {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lister")
+            .field("bucket", &self.bucket)
+            .field("query", &self.query)
+            .finish_non_exhaustive()
+    }
+}
+
+async fn page(engine: &Inner, bucket: &str, query: ListQuery) -> Result<ListPage, Error> {
+    let of = bucket.to_owned();
+    let page = ask(&engine.core, "LIST", (bucket, ""), move |lane| {
+        Box::pin(async move {
+            let list = retried(&lane.core, async || lane.client.list(&of, &query).await);
+            list.await
+        })
+    });
+    page.await
+}

@@ -1,0 +1,73 @@
+//! Requests that need no memory of the pool, HEAD and LIST: run on the engine's threads whatever executor polls.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use s3engine_s3::error::{Error, ErrorKind};
+use s3engine_s3::object::ObjectInfo;
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+use crate::engine::Core;
+use crate::interrupt::Interrupt;
+use crate::operation::after;
+use crate::worker::Lane;
+
+type Answer<T> = Pin<Box<dyn Future<Output = Result<T, Error>>>>;
+
+/// Has a thread make a request. Dropping the future cancels it; it takes no longer than the deadline of a GET.
+pub(crate) async fn ask<T: Send + 'static>(
+    core: &Arc<Core>,
+    operation: &'static str,
+    (bucket, key): (&str, &str),
+    request: impl FnOnce(Rc<Lane>) -> Answer<T> + Send + 'static,
+) -> Result<T, Error> {
+    let error = Error::new(operation, bucket, key, ErrorKind::Cancelled)
+        .with_endpoint(core.endpoint.to_string());
+    let cancel = CancellationToken::new();
+    let _cancel_on_drop = cancel.clone().drop_guard();
+    let until = after(Instant::now(), core.deadline);
+    let interrupt = Interrupt::new(cancel, core.stop.clone(), until);
+    let (sender, receiver) = oneshot::channel();
+    let raised = error.clone();
+    core.workers.spawn(Box::new(move |lane| {
+        Box::pin(async move {
+            let answer = interrupt.or(request(lane)).await;
+            // Nobody may wait any more.
+            let _ = sender.send(answer.unwrap_or_else(|kind| Err(raised.with_kind(kind))));
+        })
+    }));
+    receiver.await.unwrap_or(Err(error))
+}
+
+/// Makes a request as often as the policy for retries allows, among as many others as the limits allow.
+pub(crate) async fn retried<T>(
+    core: &Core,
+    request: impl AsyncFn() -> Result<T, Error>,
+) -> Result<T, Error> {
+    let retry = &core.retry;
+    let mut attempt = 1;
+    loop {
+        // Never refused: the engine waits for its tasks.
+        let permit = core.in_flight.admit(0).await;
+        let error = match request().await {
+            Ok(answer) => return Ok(answer),
+            Err(error) => error.with_attempt(attempt, retry.max_attempts),
+        };
+        drop(permit);
+        let Some(wait) = retry.backoff(attempt, &error, error.retry_after(), rand::random()) else {
+            return Err(error);
+        };
+        tokio::time::sleep(wait).await;
+        attempt += 1;
+    }
+}
+
+/// What the server says about an object.
+pub(crate) async fn head(lane: &Lane, bucket: &str, key: &str) -> Result<ObjectInfo, Error> {
+    let head = retried(&lane.core, async || lane.client.head(bucket, key).await);
+    Ok(head.await?.info)
+}
