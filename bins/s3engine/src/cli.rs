@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::bench::BenchArgs;
 use crate::config::Settings;
 use crate::get::GetArgs;
+use crate::ls::LsArgs;
 
 const AFTER: &str = "\
 Settings come from flags, over environment variables (named in brackets), over a TOML file of the flags' long names
@@ -29,6 +30,9 @@ pub(crate) enum Command {
     /// Fetch an object into a file or to stdout
     #[command(after_help = AFTER)]
     Get(GetArgs),
+    /// List the objects of a bucket
+    #[command(after_help = AFTER)]
+    Ls(LsArgs),
     /// Measure GETs against an endpoint, or against a simulator that it starts
     #[command(after_help = AFTER)]
     Bench(BenchArgs),
@@ -74,7 +78,7 @@ mod tests {
     #[test]
     fn secrets_have_no_flags() {
         let mut command = Cli::command();
-        for sub in ["get", "bench"] {
+        for sub in ["get", "ls", "bench"] {
             let help = command
                 .find_subcommand_mut(sub)
                 .unwrap()

@@ -15,6 +15,7 @@ use std::fmt;
 use std::io::{self, Write};
 
 use s3engine::{BuildError, Error, ErrorKind, Reason};
+use serde_json::{Value, json};
 
 use crate::config::ConfigError;
 use crate::object_url::on_one_line;
@@ -84,6 +85,21 @@ impl Failure {
             Failure::Request(error) => Some(error),
             _ => None,
         }
+    }
+
+    /// The same for programs.
+    pub(crate) fn to_json(&self) -> Value {
+        let request = self.request();
+        json!({
+            "schema": 1,
+            "error": {
+                "exit_code": self.code(),
+                "message": self.to_string(),
+                "status": request.and_then(|error| error.status()),
+                "code": request.and_then(|error| error.code()),
+                "request_id": request.and_then(|error| error.request_id()),
+            },
+        })
     }
 
     /// Tells it on stderr; `verbose` adds what led to it.

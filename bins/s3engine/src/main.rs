@@ -9,10 +9,12 @@ mod exit;
 mod get;
 mod interrupt;
 mod logging;
+mod ls;
 mod object_url;
 mod progress;
 mod size;
 mod span;
+mod wait;
 
 use std::process::ExitCode;
 
@@ -27,6 +29,10 @@ fn main() -> ExitCode {
     let (result, verbose) = match Cli::parse().command {
         Command::Get(args) => (
             run(&args.common, |s, i| get::run(&args, s, i)),
+            args.common.verbose,
+        ),
+        Command::Ls(args) => (
+            run(&args.common, |s, i| ls::run(&args, s, i)),
             args.common.verbose,
         ),
         Command::Bench(args) => (

@@ -6,10 +6,8 @@ mod summary;
 mod transfer;
 
 use std::ffi::OsString;
-use std::future::Future;
 use std::io::{self, Write};
-use std::pin::pin;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use clap::Args;
 use s3engine::{Engine, Error, ErrorKind, Get, Memory, ObjectInfo, Policy, PoolOptions};
@@ -25,6 +23,7 @@ use crate::get::transfer::Plan;
 use crate::interrupt::Interrupt;
 use crate::object_url::ObjectUrl;
 use crate::progress::Progress;
+use crate::wait::wait_for;
 
 /// Memory of a transfer unless a setting says more: enough to keep a fast link busy, small beside an object.
 const POOL: u64 = 256 << 20;
@@ -193,34 +192,6 @@ fn look(
         .error()
         .filter(|found| found.status() == error.status());
     Err(telling.cloned().unwrap_or(error).into())
-}
-
-/// Waits for a future of the engine's, as long as there is time and nobody asks to end.
-fn wait_for<F: Future>(
-    future: F,
-    until: Option<Instant>,
-    late: impl FnOnce() -> Failure,
-    interrupt: &Interrupt,
-) -> Result<F::Output, Failure> {
-    const POLL: Duration = Duration::from_millis(100);
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .build()
-        .map_err(|error| Failure::Other(format!("cannot start a runtime: {error}")))?;
-    runtime.block_on(async {
-        let mut future = pin!(future);
-        loop {
-            if let Ok(output) = tokio::time::timeout(POLL, &mut future).await {
-                return Ok(output);
-            }
-            if let Some(signal) = interrupt.signal() {
-                return Err(Failure::Interrupted(signal));
-            }
-            if until.is_some_and(|until| Instant::now() >= until) {
-                return Err(late());
-            }
-        }
-    })
 }
 
 fn request_error(

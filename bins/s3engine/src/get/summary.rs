@@ -153,20 +153,11 @@ impl Summary<'_> {
 
 /// A transfer that failed, for programs.
 pub(crate) fn failed(url: &ObjectUrl, failure: &Failure) -> Value {
-    let request = failure.request();
-    json!({
-        "schema": 1,
-        "object": { "bucket": url.bucket, "key": url.key },
-        "path": Path::None.as_str(),
-        "reason": request.map(|error| error.reason().as_str()),
-        "error": {
-            "exit_code": failure.code(),
-            "message": failure.to_string(),
-            "status": request.and_then(|error| error.status()),
-            "code": request.and_then(|error| error.code()),
-            "request_id": request.and_then(|error| error.request_id()),
-        },
-    })
+    let mut told = failure.to_json();
+    told["object"] = json!({ "bucket": url.bucket, "key": url.key });
+    told["path"] = Path::None.as_str().into();
+    told["reason"] = json!(failure.request().map(|error| error.reason().as_str()));
+    told
 }
 
 #[cfg(test)]
