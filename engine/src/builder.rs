@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use s3engine_pool::{Pool, PoolError, PoolOptions, Registrar};
+use s3engine_pool::{Pool, PoolError, PoolOptions, Process, Registrar};
 use s3engine_s3::Policy;
 use s3engine_s3::credentials::Credentials;
 use s3engine_s3::endpoint::Endpoint;
@@ -185,6 +185,7 @@ impl EngineBuilder {
         }
         let (workers, receivers) = Workers::new(threads);
         let core = Core {
+            process: Process::current(),
             endpoint: Arc::new(self.endpoint),
             credentials: Arc::new(self.credentials),
             timeouts: self.timeouts,
@@ -226,6 +227,22 @@ impl EngineBuilder {
             self.rdma_part,
             64 << 10,
             u64::from(u32::MAX),
+        )?;
+        let times = self.timeouts;
+        for (setting, time) in [
+            ("the connect timeout in seconds", times.connect),
+            ("the first-byte timeout in seconds", times.first_byte),
+            ("the stall timeout in seconds", times.stall),
+            ("the RDMA timeout in seconds", times.rdma_base),
+            ("the longest backoff in seconds", self.retry.cap),
+        ] {
+            within(setting, time.as_secs(), 0, 86_400)?;
+        }
+        within(
+            "the number of attempts",
+            self.retry.max_attempts.into(),
+            1,
+            1000,
         )?;
         within(
             "the number of threads",

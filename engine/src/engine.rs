@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use s3engine_pool::{FabricId, Pool};
+use s3engine_pool::{FabricId, Pool, Process};
 use s3engine_s3::Policy;
 use s3engine_s3::credentials::Credentials;
 use s3engine_s3::endpoint::Endpoint;
@@ -38,6 +38,7 @@ use crate::worker::{self, Job, Workers};
 
 /// What every thread of an engine reads.
 pub(crate) struct Core {
+    pub(crate) process: Process,
     pub(crate) endpoint: Arc<Endpoint>,
     pub(crate) credentials: Arc<Credentials>,
     pub(crate) timeouts: Timeouts,
@@ -100,6 +101,12 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        if !self.core.process.is_this() {
+            // Threads, sockets and registrations are those of the process that forked this one.
+            std::mem::forget(std::mem::take(&mut self.threads));
+            std::mem::forget(Arc::clone(&self.core));
+            return;
+        }
         self.core.stop.cancel();
         let me = std::thread::current().id();
         for thread in self.threads.drain(..) {
@@ -114,7 +121,7 @@ impl Drop for Inner {
 /// Moves S3 objects into memory of its pool, and says of each how. Clones share one engine.
 ///
 /// When the last handle (engine, queue or outstanding future) goes, what is under way is cancelled and the
-/// threads end.
+/// threads end. In a forked child its handles only return errors (reason `service-lost`): make another engine.
 #[derive(Clone)]
 pub struct Engine {
     inner: Arc<Inner>,
@@ -171,7 +178,7 @@ impl Engine {
         GetFuture {
             receiver,
             _cancel: guard,
-            _engine: Arc::clone(&self.inner),
+            engine: Arc::clone(&self.inner),
         }
     }
 
@@ -184,9 +191,14 @@ impl Engine {
     /// cancels.
     pub async fn head(&self, bucket: &str, key: &str) -> Result<ObjectInfo, Error> {
         let (of, named) = (bucket.to_owned(), key.to_owned());
-        let head = request::ask(&self.inner.core, "HEAD", (bucket, key), move |lane| {
-            Box::pin(async move { request::head(&lane, &of, &named).await })
-        });
+        let head = request::ask(
+            &self.inner.core,
+            "HEAD",
+            (bucket, key),
+            move |lane, last| {
+                Box::pin(async move { request::head(&lane, &last, &of, &named).await })
+            },
+        );
         head.await
     }
 }
@@ -205,16 +217,20 @@ pub struct GetFuture {
     receiver: oneshot::Receiver<Completion>,
     _cancel: DropGuard,
     /// Keeps the threads alive.
-    _engine: Arc<Inner>,
+    engine: Arc<Inner>,
 }
 
 impl Future for GetFuture {
     type Output = Completion;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Completion> {
-        // Every GET sends its completion before its sender goes (see `operation::Report`).
+        let engine = Arc::clone(&self.engine);
+        if !engine.core.process.is_this() {
+            return Poll::Ready(operation::lost(Ticket(0), &engine.core));
+        }
+        // Every GET sends its completion before its sender goes (see `report::Report`).
         Pin::new(&mut self.receiver)
             .poll(context)
-            .map(|sent| sent.unwrap_or_else(|_| operation::lost()))
+            .map(|sent| sent.unwrap_or_else(|_| operation::lost(Ticket(0), &engine.core)))
     }
 }

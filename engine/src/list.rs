@@ -54,9 +54,11 @@ impl fmt::Debug for Lister {
 
 async fn page(engine: &Inner, bucket: &str, query: ListQuery) -> Result<ListPage, Error> {
     let of = bucket.to_owned();
-    let page = ask(&engine.core, "LIST", (bucket, ""), move |lane| {
+    let page = ask(&engine.core, "LIST", (bucket, ""), move |lane, last| {
         Box::pin(async move {
-            let list = retried(&lane.core, async || lane.client.list(&of, &query).await);
+            let list = retried(&lane.core, &last, async || {
+                lane.client.list(&of, &query).await
+            });
             list.await
         })
     });

@@ -23,7 +23,7 @@ use crate::get::{Get, Ticket};
 use crate::interrupt::Interrupt;
 use crate::part::Way;
 use crate::report::Report;
-use crate::request::head;
+use crate::request::{LastError, head};
 use crate::round;
 use crate::route::{Route, route};
 use crate::worker::Lane;
@@ -41,6 +41,10 @@ pub(crate) fn submit(core: &Arc<Core>, submission: Submission) {
         submitted,
     } = submission;
     let report = Report::new(Arc::clone(core), sink, ticket, &get, submitted);
+    if !core.process.is_this() {
+        let error = report.error(forked()).with_reason(Reason::ServiceLost);
+        return report.fail(error, get.buffer);
+    }
     if get.buffer.is_some() && get.range.is_some_and(|(_, len)| len == 0) {
         return report.succeed_without_bytes(get.buffer);
     }
@@ -57,14 +61,26 @@ pub(crate) fn after(start: Instant, wait: Duration) -> Instant {
     start.checked_add(wait).unwrap_or(start + NEVER)
 }
 
-/// What stands in for a completion that its thread took with it.
-pub(crate) fn lost() -> Completion {
-    let error = Error::new("GET", "", "", ErrorKind::Cancelled);
+/// What a handle says in a process that was forked from the engine's.
+pub(crate) fn forked() -> ErrorKind {
+    let text = "the engine is of the process that forked this one: make another engine here";
+    ErrorKind::Config(text.to_owned())
+}
+
+/// What stands in for a completion that will not come: its thread took it along, or is the parent's.
+pub(crate) fn lost(ticket: Ticket, core: &Core) -> Completion {
+    let (kind, reason) = match core.process.is_this() {
+        true => (ErrorKind::Cancelled, Reason::Cancelled),
+        false => (forked(), Reason::ServiceLost),
+    };
+    let error = Error::new("GET", "", "", kind)
+        .with_endpoint(core.endpoint.to_string())
+        .with_reason(reason);
     Completion {
-        ticket: Ticket(0),
+        ticket,
         user_data: 0,
         path: s3engine_s3::Path::None,
-        reason: Reason::Cancelled,
+        reason,
         flags: Flags::empty(),
         by_path: Default::default(),
         status: None,
@@ -368,8 +384,10 @@ pub(crate) async fn look(
     report: &Report,
     interrupt: &Interrupt,
 ) -> Result<ObjectInfo, Error> {
-    let looked = interrupt.or(head(lane, &target.bucket, &target.key)).await;
-    let info = looked.map_err(|kind| report.error(kind))??;
+    let last = LastError::default();
+    let looked = interrupt.or(head(lane, &last, &target.bucket, &target.key));
+    let looked = looked.await;
+    let info = looked.map_err(|kind| last.told(report.error(kind)))??;
     match (&target.if_match, &info.etag) {
         (Some(wanted), found) if found.as_ref() != Some(wanted) => {
             let found = found

@@ -13,6 +13,7 @@ use s3engine_s3::{Path, Reason};
 
 use crate::completion::Fallback;
 use crate::interrupt::Interrupt;
+use crate::request::LastError;
 use crate::worker::Lane;
 
 /// How a part may travel.
@@ -76,13 +77,18 @@ pub(crate) async fn run(
     way: Way,
     interrupt: &Interrupt,
 ) -> PartEnd {
-    let attempts = Attempts { lane, wanted, way };
+    let attempts = Attempts {
+        lane,
+        wanted,
+        way,
+        last: LastError::default(),
+    };
     match interrupt.or(attempts.run(&mut window)).await {
         Ok(end) => end,
         Err(kind) => {
-            let error = wanted
-                .error(kind)
-                .with_endpoint(lane.core.endpoint.to_string());
+            let error = wanted.error(kind);
+            let error = error.with_endpoint(lane.core.endpoint.to_string());
+            let error = attempts.last.told(error);
             PartEnd {
                 outcome: Outcome::failed(error),
                 fallback: None,
@@ -92,6 +98,7 @@ pub(crate) async fn run(
 }
 
 struct Attempts<'a> {
+    last: LastError,
     lane: &'a Lane,
     wanted: &'a Wanted,
     way: Way,
@@ -152,6 +159,7 @@ impl Attempts<'_> {
             tracing::debug!(%error, ?wait, "trying again");
             metrics::counter!("s3engine_retries_total", "reason" => error.reason().as_str())
                 .increment(1);
+            self.last.keep(error);
             tokio::time::sleep(wait).await;
             attempt += 1;
         }

@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::completion::{Completion, Flags};
 use crate::engine::{Inner, Submission};
 use crate::get::{Get, Ticket};
+use crate::operation;
 use crate::sink::{Completed, Sink};
 
 /// How a queue is made.
@@ -68,6 +69,8 @@ pub struct Queue {
     /// GETs submitted and not ended, as far as the caller has taken completions.
     outstanding: HashMap<Ticket, CancellationToken>,
     next: u64,
+    /// Whether this process is a forked child, and has let go of what was the parent's.
+    left: bool,
 }
 
 impl Queue {
@@ -79,6 +82,7 @@ impl Queue {
             staged: Vec::new(),
             outstanding: HashMap::new(),
             next: 0,
+            left: false,
         }
     }
 
@@ -100,6 +104,7 @@ impl Queue {
 
     /// Hands all staged GETs to the engine. Returns how many.
     pub fn submit(&mut self) -> usize {
+        self.leave_parent();
         let submitted = Instant::now();
         let staged = std::mem::take(&mut self.staged);
         let count = staged.len();
@@ -116,12 +121,14 @@ impl Queue {
 
     /// The completions that are ready, without waiting.
     pub fn completions(&mut self) -> impl Iterator<Item = Completion> + '_ {
+        self.leave_parent();
         std::iter::from_fn(|| self.pop())
     }
 
     /// Waits until `min` completions are ready, or as many as there are GETs outstanding if that is less.
     /// Returns how many are ready. News of a GET that goes on ([`Flags::MORE`]) is a completion too.
     pub fn wait(&mut self, min: usize, timeout: Duration) -> Result<usize, WaitTimeout> {
+        self.leave_parent();
         let wanted = min.min(self.outstanding.len());
         let began = Instant::now();
         loop {
@@ -153,6 +160,7 @@ impl Queue {
     /// Asks for the end of a GET. Its completion comes all the same, with the reason `cancelled` unless it
     /// was faster. Returns whether the GET was staged or outstanding.
     pub fn cancel(&mut self, ticket: Ticket) -> bool {
+        self.leave_parent();
         if let Some(nth) = self.staged.iter().position(|(staged, _)| *staged == ticket) {
             let (ticket, get) = self.staged.remove(nth);
             self.send(ticket, get, Instant::now());
@@ -173,6 +181,21 @@ impl Queue {
         });
     }
 
+    /// In a forked child: every GET ends here, since what becomes of it is told to the parent. The locks that
+    /// the parent's threads may have held are left alone.
+    fn leave_parent(&mut self) {
+        let core = &self.inner.core;
+        if self.left || core.process.is_this() {
+            return;
+        }
+        self.left = true;
+        std::mem::forget(std::mem::take(&mut self.completed));
+        for (&ticket, cancel) in &mut self.outstanding {
+            std::mem::forget(std::mem::take(cancel));
+            self.completed.push(operation::lost(ticket, core));
+        }
+    }
+
     fn pop(&mut self) -> Option<Completion> {
         let completion = self.completed.pop()?;
         if !completion.flags().contains(Flags::MORE) {
@@ -184,6 +207,7 @@ impl Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
+        self.leave_parent();
         self.outstanding
             .values()
             .for_each(CancellationToken::cancel);

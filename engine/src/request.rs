@@ -1,11 +1,13 @@
 //! Requests that need no memory of the pool, HEAD and LIST: run on the engine's threads whatever executor polls.
 
+use std::cell::RefCell;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
+use s3engine_s3::Reason;
 use s3engine_s3::error::{Error, ErrorKind};
 use s3engine_s3::object::ObjectInfo;
 use tokio::sync::oneshot;
@@ -13,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::engine::Core;
 use crate::interrupt::Interrupt;
-use crate::operation::after;
+use crate::operation::{after, forked};
 use crate::worker::Lane;
 
 type Answer<T> = Pin<Box<dyn Future<Output = Result<T, Error>>>>;
@@ -23,10 +25,13 @@ pub(crate) async fn ask<T: Send + 'static>(
     core: &Arc<Core>,
     operation: &'static str,
     (bucket, key): (&str, &str),
-    request: impl FnOnce(Rc<Lane>) -> Answer<T> + Send + 'static,
+    request: impl FnOnce(Rc<Lane>, Rc<LastError>) -> Answer<T> + Send + 'static,
 ) -> Result<T, Error> {
     let error = Error::new(operation, bucket, key, ErrorKind::Cancelled)
         .with_endpoint(core.endpoint.to_string());
+    if !core.process.is_this() {
+        return Err(error.with_kind(forked()).with_reason(Reason::ServiceLost));
+    }
     let cancel = CancellationToken::new();
     let _cancel_on_drop = cancel.clone().drop_guard();
     let until = after(Instant::now(), core.deadline);
@@ -35,9 +40,11 @@ pub(crate) async fn ask<T: Send + 'static>(
     let raised = error.clone();
     core.workers.spawn(Box::new(move |lane| {
         Box::pin(async move {
-            let answer = interrupt.or(request(lane)).await;
+            let last = Rc::new(LastError::default());
+            let answer = interrupt.or(request(lane, Rc::clone(&last))).await;
+            let answer = answer.unwrap_or_else(|kind| Err(last.told(raised.with_kind(kind))));
             // Nobody may wait any more.
-            let _ = sender.send(answer.unwrap_or_else(|kind| Err(raised.with_kind(kind))));
+            let _ = sender.send(answer);
         })
     }));
     receiver.await.unwrap_or(Err(error))
@@ -46,6 +53,7 @@ pub(crate) async fn ask<T: Send + 'static>(
 /// Makes a request as often as the policy for retries allows, among as many others as the limits allow.
 pub(crate) async fn retried<T>(
     core: &Core,
+    last: &LastError,
     request: impl AsyncFn() -> Result<T, Error>,
 ) -> Result<T, Error> {
     let retry = &core.retry;
@@ -61,13 +69,41 @@ pub(crate) async fn retried<T>(
         let Some(wait) = retry.backoff(attempt, &error, error.retry_after(), rand::random()) else {
             return Err(error);
         };
+        last.keep(error);
         tokio::time::sleep(wait).await;
         attempt += 1;
     }
 }
 
+/// The error of the last attempt, for when no more of them may be made.
+#[derive(Default)]
+pub(crate) struct LastError(RefCell<Option<Error>>);
+
+impl LastError {
+    pub(crate) fn keep(&self, error: Error) {
+        *self.0.borrow_mut() = Some(error);
+    }
+
+    /// Adds it to the error of a deadline or cancel, which does not say what was waited for.
+    pub(crate) fn told(&self, error: Error) -> Error {
+        match self.0.borrow_mut().take() {
+            Some(last) => error
+                .with_attempt(last.attempt(), last.attempts())
+                .with_source(last),
+            None => error,
+        }
+    }
+}
+
 /// What the server says about an object.
-pub(crate) async fn head(lane: &Lane, bucket: &str, key: &str) -> Result<ObjectInfo, Error> {
-    let head = retried(&lane.core, async || lane.client.head(bucket, key).await);
+pub(crate) async fn head(
+    lane: &Lane,
+    last: &LastError,
+    bucket: &str,
+    key: &str,
+) -> Result<ObjectInfo, Error> {
+    let head = retried(&lane.core, last, async || {
+        lane.client.head(bucket, key).await
+    });
     Ok(head.await?.info)
 }

@@ -28,7 +28,7 @@ impl Completed {
         self.lock().pop_front()
     }
 
-    fn push(&self, completion: Completion) {
+    pub(crate) fn push(&self, completion: Completion) {
         self.lock().push_back(completion);
         self.arrived.notify(1);
     }

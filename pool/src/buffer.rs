@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use event_listener::Event;
 
 use crate::ledger::{FabricId, RegistrationUse, UnregisteredWhy};
-use crate::memory::Memory;
+use crate::memory::{Mapping, Memory};
 use crate::pool::{Pool, Shared};
 use crate::registrar::RegistrationHandle;
 use crate::slab::Slab;
@@ -137,9 +137,10 @@ impl Buffer {
         pool.is(&self.lease.shared)
     }
 
-    /// The bytes, where this host's processors can read them.
+    /// The bytes, where this host's processors can read them. Not in a forked child: there the slot is still the
+    /// parent's, who may give it to another transfer at any time.
     pub fn as_slice(&self) -> Option<&[u8]> {
-        let mapping = self.lease.slab.mapping()?;
+        let mapping = self.mapping()?;
         // SAFETY: the slot is leased to this buffer alone and no token for it is out (only a Landing
         // makes Windows, and it gives back a Buffer only when none was left armed), so nobody writes
         // while self is borrowed, given that a server which has answered does not. Its length came out
@@ -147,11 +148,19 @@ impl Buffer {
         Some(unsafe { mapping.slice(self.lease.place.offset, self.lease.place.len as usize) })
     }
 
-    /// The bytes for writing, where this host's processors can reach them.
+    /// The bytes for writing, where [`as_slice`](Self::as_slice) gives them for reading.
     pub fn as_mut_slice(&mut self) -> Option<&mut [u8]> {
-        let mapping = self.lease.slab.mapping()?;
+        let mapping = self.mapping()?;
         // SAFETY: as in `as_slice`; and self is borrowed mutably, so there is no other view.
         Some(unsafe { mapping.slice_mut(self.lease.place.offset, self.lease.place.len as usize) })
+    }
+
+    fn mapping(&self) -> Option<&Mapping> {
+        let lease = &self.lease;
+        lease
+            .slab
+            .mapping()
+            .filter(|_| lease.shared.process.is_this())
     }
 
     /// Hands the slot to a transfer. From here on it cannot be read until the transfer gives it back.

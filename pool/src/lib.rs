@@ -12,6 +12,7 @@
 //! - A slot is in exactly one state, and only one handle for it exists. A stale [`SlotId`] resolves to an error.
 //! - A [`Window`] that was armed for remote writes and dropped before it was disarmed sends its slot to
 //!   quarantine. The slot comes back only after every registration of its slab was revoked.
+//! - In a forked child the pool gives nothing, its buffers cannot be reached, and nothing of the parent's is undone.
 //! - The bytes mapped never exceed [`PoolOptions::max_bytes`], quarantined ones included.
 
 mod buffer;
@@ -19,6 +20,7 @@ mod ledger;
 mod limit;
 mod memory;
 mod pool;
+mod process;
 mod quarantine;
 mod registrar;
 mod slab;
@@ -31,6 +33,7 @@ pub use ledger::{
 pub use limit::{MemoryLimit, memory_limit};
 pub use memory::{HugePages, Mapping, Memory, MemoryError, Pages};
 pub use pool::{Pool, PoolError, PoolOptions, PoolStats};
+pub use process::Process;
 pub use registrar::{RegisterError, Registrar, RegistrationHandle, RevokeError, Segment};
 pub use slab::{SlabId, SlabStats};
 pub use slots::{SlotId, StaleSlot};

@@ -16,6 +16,7 @@ use crate::ledger::{
 };
 use crate::limit::{MemoryLimit, memory_limit};
 use crate::memory::{HostMemory, HugePages, Memory, MemoryError, SLAB_ALIGN};
+use crate::process::Process;
 use crate::quarantine::{QuarantinedSlot, Status, keep};
 use crate::registrar::{Registrar, RevokeError};
 use crate::slab::{Reservation, Slab, SlabId, SlabStats};
@@ -114,6 +115,9 @@ pub enum PoolError {
         /// The slab size asked for.
         slab_bytes: u64,
     },
+    /// This process is a forked child of the one whose pool it is.
+    #[error("this pool is of the process that forked this one: make another pool here")]
+    Forked,
     /// The system gave no memory.
     #[error(transparent)]
     Memory(#[from] MemoryError),
@@ -153,6 +157,7 @@ pub(crate) struct State {
 
 /// What all handles of a pool share.
 pub(crate) struct Shared {
+    pub(crate) process: Process,
     pub(crate) options: PoolOptions,
     max_bytes: u64,
     pub(crate) fabrics: Vec<Arc<dyn Registrar>>,
@@ -187,6 +192,7 @@ impl Pool {
         let max_bytes = bound(&options)?;
         let quarantined = Arc::new(Event::new());
         let shared = Arc::new(Shared {
+            process: Process::current(),
             options,
             max_bytes,
             fabrics,
@@ -228,6 +234,9 @@ impl Pool {
         align: u64,
     ) -> Result<Buffer, PoolError> {
         check_align(align)?;
+        if !self.shared.process.is_this() {
+            return Err(PoolError::Forked);
+        }
         let too_large = PoolError::TooLarge {
             len,
             max_bytes: self.shared.max_bytes,
@@ -465,11 +474,8 @@ impl Shared {
     /// giving up idle slabs for it if that helps.
     fn reserve(&self, len: u64) -> Result<Reservation, PoolError> {
         let needed = len.max(1).next_multiple_of(SLAB_ALIGN);
-        let wanted = self
-            .options
-            .slab_bytes
-            .next_multiple_of(SLAB_ALIGN)
-            .max(needed);
+        let slab_bytes = self.options.slab_bytes.min(self.max_bytes);
+        let wanted = slab_bytes.next_multiple_of(SLAB_ALIGN).max(needed);
         let room = || self.max_bytes - self.mapped.load(Ordering::Acquire).min(self.max_bytes);
         if room() < needed {
             self.free_idle_slabs(needed);
@@ -559,6 +565,9 @@ impl Shared {
 
     /// Ends a lease.
     pub(crate) fn release(&self, slot: SlotId) {
+        if !self.process.is_this() {
+            return;
+        }
         let mut state = self.lock();
         // A slab that was given up is not in the table any more.
         if let Some(entry) = state.slabs.get_mut(&slot.slab) {
@@ -585,6 +594,11 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
+        if !self.process.is_this() {
+            // Revoking would end the parent's registrations; even the locks are the parent's.
+            std::mem::forget(std::mem::take(&mut self.fabrics));
+            return;
+        }
         let slabs = &mut self
             .state
             .get_mut()

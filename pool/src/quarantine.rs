@@ -40,6 +40,9 @@ impl Shared {
         windows: Weak<Core>,
         waiter: Option<Arc<ReturnCell>>,
     ) {
+        if !self.process.is_this() {
+            return lease.give_up();
+        }
         let mut state = self.lock();
         let quarantined = QuarantinedSlot {
             place: lease.place,

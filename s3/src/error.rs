@@ -271,6 +271,13 @@ impl fmt::Display for Error {
         if !facts.endpoint.is_empty() {
             write!(f, " at {}", Printable(&facts.endpoint))?;
         }
+        if let ErrorKind::Deadline | ErrorKind::Cancelled = facts.kind
+            && let Some(last) = self
+                .source()
+                .and_then(|source| source.downcast_ref::<Error>())
+        {
+            write!(f, ", after {}", last.kind())?;
+        }
         write!(f, ", attempt {} of {}", facts.attempt, facts.attempts)
     }
 }

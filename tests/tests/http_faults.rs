@@ -208,3 +208,26 @@ fn wrong_and_missing_keys_are_refused_by_the_server() {
         assert_eq!(rig.sim.counters().requests, 3, "403 is not tried again");
     }
 }
+
+#[test]
+fn a_deadline_says_what_it_was_waiting_for() {
+    let busy = Action::SlowDown {
+        retry_after: Some(3600),
+    };
+    let rig = Rig::new([Rule::new(busy)]);
+    for get in [
+        Get::new("bench", KEY),
+        Get::new("bench", KEY).into(rig.buffer(SIZE)),
+    ] {
+        let get = get
+            .policy(Policy::Http)
+            .deadline(Duration::from_millis(300));
+        let completion = block_on(rig.engine.get(get));
+        assert_eq!(completion.reason(), Reason::Deadline, "{completion:?}");
+        let told = completion.error().unwrap().to_string();
+        assert!(
+            told.contains("after 503") && told.contains("attempt 1 of 3"),
+            "{told}"
+        );
+    }
+}

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http_body_util::Empty;
-use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper::client::conn::http1::{Builder, SendRequest};
 use hyper_util::rt::TokioIo;
 use rustix::io::Errno;
 use tokio::net::TcpStream;
@@ -21,6 +21,11 @@ use crate::error::{ErrorKind, Phase};
 
 /// Shorter than servers keep an idle connection, so that it is rarely closed just as a request goes out.
 const LONGEST_IDLE: Duration = Duration::from_secs(4);
+
+/// Bytes read at once, and the longest head of an answer. Bodies pass through it on their way to the slot: small
+/// enough to stay in a core's cache meanwhile. (Parts of 1 MiB cost about a fifth less processor time than with
+/// hyper's own choice of up to 400 KiB; parts of 8 MiB cost the same.)
+const READ_BUFFER: usize = 64 << 10;
 
 /// An open connection. Dropping it closes it, whatever it is doing.
 pub(crate) struct Connection {
@@ -87,15 +92,16 @@ async fn connect(address: SocketAddr) -> Result<Connection, ConnectError> {
     };
     let stream = TcpStream::connect(address).await.map_err(refused)?;
     stream.set_nodelay(true).map_err(refused)?;
-    let (sender, driver) =
-        handshake(TokioIo::new(stream))
-            .await
-            .map_err(|source| ConnectError {
-                kind: ErrorKind::Connect(source.to_string()),
-                phase: Phase::Connect,
-                address: Some(address),
-                source: Some(source.into()),
-            })?;
+    let (sender, driver) = Builder::new()
+        .max_buf_size(READ_BUFFER)
+        .handshake(TokioIo::new(stream))
+        .await
+        .map_err(|source| ConnectError {
+            kind: ErrorKind::Connect(source.to_string()),
+            phase: Phase::Connect,
+            address: Some(address),
+            source: Some(source.into()),
+        })?;
     let driver = tokio::task::spawn_local(async move {
         // An error that matters also reaches the request; this one is of an idle connection.
         if let Err(error) = driver.await {

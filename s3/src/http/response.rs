@@ -280,7 +280,7 @@ impl Response {
     fn error_of(&self, body: ErrorBody) -> Error {
         let headers = &self.head.headers;
         let status = self.head.status.as_u16();
-        let kind = if self.head.status.is_redirection() {
+        let kind = if matches!(status, 301 | 302 | 303 | 307 | 308) {
             let location = text(headers, &LOCATION).and_then(|to| to.parse::<Uri>().ok());
             ErrorKind::Redirect {
                 status,

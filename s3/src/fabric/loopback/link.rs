@@ -129,6 +129,8 @@ pub(super) struct Link {
     timeout: Duration,
     counters: Arc<Counters>,
     state: Mutex<State>,
+    /// Held while one revocation is carried out: goodbye is not said before its end.
+    revoking: Mutex<()>,
     reader: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -193,6 +195,7 @@ impl Link {
             timeout: place.timeout,
             counters: counters.clone(),
             state: Mutex::default(),
+            revoking: Mutex::default(),
             reader: Mutex::default(),
         }))
     }
@@ -271,6 +274,7 @@ impl Link {
                     }
                 }
                 Ok(Received::Message(Message::Revoke { rkey }, None)) => {
+                    let _revoking = self.revoking.lock().unwrap_or_else(PoisonError::into_inner);
                     let flight = {
                         let mut state = self.lock();
                         if state.closed {
@@ -337,6 +341,7 @@ impl Link {
             flight.finish(Err(self.gone()));
             self.end(rkey, &flight);
         }
+        let _revoking = self.revoking.lock().unwrap_or_else(PoisonError::into_inner);
         let _ = self.send(&Message::Bye);
         let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
     }

@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use rustix::event::EventfdFlags;
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
-use s3engine_pool::{Memory, RegisterError, Registrar, RegistrationHandle, RevokeError, Segment};
+use s3engine_pool::{
+    Memory, Process, RegisterError, Registrar, RegistrationHandle, RevokeError, Segment,
+};
 
 use super::error::LoopbackError;
 use super::folder::{Folder, socket_name};
@@ -48,6 +50,7 @@ impl Default for LoopbackOptions {
 /// The fabric as the owner of memory sees it. One thread answers the peers.
 #[derive(Debug)]
 pub struct Loopback {
+    process: Process,
     shared: Arc<Shared>,
     service: Option<JoinHandle<()>>,
 }
@@ -130,6 +133,7 @@ impl Loopback {
         })?;
         // From here on dropping it removes the socket file.
         let mut loopback = Self {
+            process: Process::current(),
             shared: shared.clone(),
             service: None,
         };
@@ -153,6 +157,11 @@ impl Loopback {
 impl Drop for Loopback {
     /// Ends all connections, which ends the peers' mappings too, though nobody waits for that.
     fn drop(&mut self) {
+        if !self.process.is_this() {
+            // The socket, its file and the thread are those of the process that forked this one.
+            std::mem::forget(self.service.take());
+            return;
+        }
         let _ = self
             .shared
             .folder

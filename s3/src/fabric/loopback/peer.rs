@@ -12,6 +12,7 @@ use super::identity::Identity;
 use super::link::{Counters, Grant, Link, Place};
 use super::socket;
 use crate::token::Token;
+use s3engine_pool::Process;
 
 /// How a peer finds owners.
 #[derive(Clone, Debug)]
@@ -59,6 +60,7 @@ pub struct Peer {
 
 #[derive(Debug)]
 struct Shared {
+    process: Process,
     place: Place,
     counters: Arc<Counters>,
     owners: Mutex<Owners>,
@@ -79,6 +81,7 @@ impl Peer {
         };
         Self {
             shared: Arc::new(Shared {
+                process: Process::current(),
                 place,
                 counters: Arc::default(),
                 owners: Mutex::default(),
@@ -125,6 +128,11 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
+        if !self.shared.process.is_this() {
+            // The connections are those of the process that forked this one.
+            std::mem::forget(Arc::clone(&self.shared));
+            return;
+        }
         let links = std::mem::take(&mut self.shared.lock().links);
         for flight in links.into_values() {
             if let Some(Ok(link)) = flight.get() {

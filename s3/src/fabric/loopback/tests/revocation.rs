@@ -99,6 +99,53 @@ fn a_revocation_waits_for_writers_and_memory_never_changes_after_it() {
 }
 
 #[test]
+fn a_peer_that_leaves_during_a_revocation_does_not_confirm_while_its_windows_can_write() {
+    let len = 64 << 10;
+    let setup = Setup::new(len);
+    for _ in 0..30 {
+        // Many keys: a peer that leaves takes its time to end them all.
+        let keys: Vec<_> = (0..24)
+            .map(|_| setup.owner.register(setup.slab.segment(0, len)).unwrap())
+            .collect();
+        let peer = setup.peer();
+        let windows: Vec<_> = keys
+            .iter()
+            .map(|&key| {
+                let token = setup.owner.token(key, setup.slab.base, len).unwrap();
+                peer.window(&token).unwrap()
+            })
+            .collect();
+        let started = Barrier::new(3);
+        std::thread::scope(|scope| {
+            for window in [&windows[0], &windows[23]] {
+                let started = &started;
+                scope.spawn(move || {
+                    started.wait();
+                    let begun = Instant::now();
+                    while window.write(0, &vec![7; len as usize]).is_ok() {
+                        assert!(begun.elapsed() < LONG, "writes land for ever");
+                    }
+                });
+            }
+            started.wait();
+            let leaving = scope.spawn(move || drop(peer));
+            for key in [keys[0], keys[23]] {
+                setup.owner.revoke(key, LONG).unwrap();
+            }
+            setup.slab.memory.write(0, &vec![0; len as usize]).unwrap();
+            leaving.join().unwrap();
+        });
+        assert!(
+            setup.slab.bytes().iter().all(|byte| *byte == 0),
+            "a write landed after the revocation was confirmed"
+        );
+        for key in keys {
+            setup.owner.revoke(key, LONG).unwrap();
+        }
+    }
+}
+
+#[test]
 fn a_peer_that_never_confirms_makes_the_revocation_fail_and_it_can_be_tried_again() {
     let setup = Setup::new(4096);
     let rkey = setup.token(0, 1).rkey;
