@@ -1,0 +1,242 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::fuzz_sqe;
+
+const LIMITS: Limits = Limits {
+    entries: 8,
+    arena: 8 * 1408,
+};
+
+fn get() -> Sqe {
+    Sqe {
+        op: OP_GET,
+        sequence: 5,
+        user_data: 77,
+        entry: 3,
+        slab: 1,
+        slot: 2,
+        generation: 4,
+        offset: 10,
+        len: 20,
+        name_at: 1408,
+        key_len: 4,
+        bucket_len: 5,
+        ..Sqe::default()
+    }
+}
+
+fn malformed(raw: Sqe) -> Malformed {
+    match check(&raw, 5, &LIMITS) {
+        Err(Rejected::Malformed(why)) => why,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn meaning(raw: Sqe) -> Meaning {
+    match check(&raw, 5, &LIMITS) {
+        Err(Rejected::Meaning {
+            entry: 3,
+            user_data: 77,
+            why,
+        }) => why,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_get_keeps_what_it_says() {
+    let raw = Sqe {
+        policy: 1,
+        flags: SQE_FIXED,
+        deadline_ms: 9,
+        etag_len: 6,
+        ..get()
+    };
+    let checked = check(&raw, 5, &LIMITS).unwrap();
+    assert_eq!((checked.entry(), checked.user_data()), (3, 77));
+    let expected = CheckedGet {
+        policy: Some(Policy::RequireRdma),
+        destination: Destination::Slot {
+            slab: 1,
+            slot: 2,
+            generation: 4,
+            fixed: true,
+        },
+        range: Some((10, 20)),
+        name: NameRef {
+            at: 1408,
+            bucket_len: 5,
+            key_len: 4,
+            etag_len: 6,
+        },
+        deadline_ms: NonZeroU32::new(9),
+    };
+    assert_eq!(checked.op(), &CheckedOp::Get(expected));
+}
+
+#[test]
+fn what_breaks_the_form_is_malformed() {
+    let is_op = |raw| matches!(malformed(raw), Malformed::Op { sequence: 5, .. });
+    for op in [OP_CANCEL, OP_OPEN, 4, 255] {
+        assert!(is_op(Sqe { op, ..get() }), "{op}");
+    }
+    for flags in [8, 0x8000, SQE_FIXED | SQE_LEASE] {
+        let why = malformed(Sqe { flags, ..get() });
+        assert_eq!(why, Malformed::Flags { sequence: 5, flags });
+    }
+    let why = malformed(Sqe { policy: 4, ..get() });
+    assert_eq!(
+        why,
+        Malformed::Policy {
+            sequence: 5,
+            policy: 4
+        }
+    );
+    let why = malformed(Sqe {
+        sequence: 6,
+        ..get()
+    });
+    assert_eq!(
+        why,
+        Malformed::Sequence {
+            expected: 5,
+            found: 6
+        }
+    );
+    let why = malformed(Sqe { entry: 8, ..get() });
+    assert_eq!(
+        why,
+        Malformed::Entry {
+            sequence: 5,
+            entry: 8,
+            entries: 8
+        }
+    );
+}
+
+#[test]
+fn a_field_that_is_not_used_must_be_zero() {
+    let reserved = Malformed::Reserved { sequence: 5 };
+    let nop = Sqe {
+        sequence: 5,
+        ..Sqe::default()
+    };
+    assert!(check(&nop, 5, &LIMITS).is_ok());
+    assert_eq!(malformed(Sqe { len: 1, ..nop }), reserved);
+    assert_eq!(malformed(Sqe { flags: 1, ..nop }), reserved);
+    assert_eq!(
+        malformed(Sqe {
+            reserved: [0, 0, 1],
+            ..get()
+        }),
+        reserved
+    );
+    assert_eq!(malformed(Sqe { memory: 1, ..get() }), reserved);
+    assert_eq!(
+        malformed(Sqe {
+            flags: SQE_LEASE,
+            ..get()
+        }),
+        reserved
+    );
+}
+
+#[test]
+fn what_cannot_be_is_wrong_in_meaning_only() {
+    assert_eq!(
+        meaning(Sqe { len: 0, ..get() }),
+        Meaning::RangeEmpty { offset: 10 }
+    );
+    let (offset, len) = (u64::MAX - 3, 4);
+    assert_eq!(
+        meaning(Sqe {
+            offset,
+            len,
+            ..get()
+        }),
+        Meaning::RangeOverflow { offset, len }
+    );
+    let why = meaning(Sqe {
+        flags: SQE_WHOLE,
+        ..get()
+    });
+    assert_eq!(
+        why,
+        Meaning::RangeOfWhole {
+            offset: 10,
+            len: 20
+        }
+    );
+    let lease = Sqe {
+        flags: SQE_LEASE,
+        slab: 0,
+        slot: 0,
+        generation: 0,
+        ..get()
+    };
+    assert!(check(&lease, 5, &LIMITS).is_ok());
+    assert_eq!(
+        meaning(Sqe { memory: 9, ..lease }),
+        Meaning::Memory { memory: 9 }
+    );
+}
+
+#[test]
+fn a_name_must_lie_within_the_arena() {
+    let arena = LIMITS.arena;
+    assert!(
+        check(
+            &Sqe {
+                name_at: arena - 16,
+                ..get()
+            },
+            5,
+            &LIMITS
+        )
+        .is_ok()
+    );
+    for name_at in [arena - 8, arena, u32::MAX - 7, 4, 1409] {
+        let why = meaning(Sqe { name_at, ..get() });
+        assert_eq!(
+            why,
+            Meaning::NameOutside {
+                at: name_at,
+                len: 9,
+                arena
+            }
+        );
+    }
+    let length = |raw| matches!(meaning(raw), Meaning::NameLength { .. });
+    assert!(length(Sqe {
+        bucket_len: 0,
+        ..get()
+    }));
+    assert!(length(Sqe {
+        key_len: 0,
+        ..get()
+    }));
+    assert!(length(Sqe {
+        key_len: 1025,
+        ..get()
+    }));
+    assert!(length(Sqe {
+        etag_len: 129,
+        ..get()
+    }));
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_judged(data in prop::collection::vec(any::<u8>(), 0..70)) {
+        fuzz_sqe(&data);
+    }
+
+    #[test]
+    fn bytes_near_a_correct_get_are_judged(at in 0..64usize, byte in any::<u8>(), also in 0..64usize, other in any::<u8>()) {
+        let mut bytes: [u8; SQE_SIZE] = zerocopy::transmute!(get());
+        bytes[at] = byte;
+        bytes[also] = other;
+        fuzz_sqe(&bytes);
+    }
+}

@@ -1,0 +1,363 @@
+//! The client's end of a queue: submits requests, takes completions.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use super::abi::*;
+use super::arena::ArenaWriter;
+use super::atomics::mutant;
+use super::bell::Bell;
+use super::check::{Destination, Limits, Meaning, Rejected, check};
+use super::codes::{self, Policy};
+use super::layout::*;
+use super::spsc::{Consumer, CursorJump, NoRoom, Producer};
+use super::words::{Region, Words};
+
+/// An object to read, as a client says it.
+#[derive(Clone, Copy, Debug)]
+pub struct GetRequest<'a> {
+    /// The bucket.
+    pub bucket: &'a str,
+    /// The key.
+    pub key: &'a str,
+    /// The ETag that the object must have, if any.
+    pub etag: Option<&'a str>,
+    /// Offset and length; `None` is the whole object.
+    pub range: Option<(u64, u64)>,
+    /// Where the bytes go.
+    pub destination: Destination,
+    /// Other than the engine's default policy.
+    pub policy: Option<Policy>,
+    /// Milliseconds until it is given up; 0 is the engine's default.
+    pub deadline_ms: u32,
+}
+
+/// Names a request of a queue until its last completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Entry(u32);
+
+impl Entry {
+    /// Its number, below the queue's entries.
+    pub fn number(self) -> u32 {
+        self.0
+    }
+}
+
+/// Why a request was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PushError {
+    /// As many requests are in flight as the queue has entries. Take completions first.
+    #[error("the queue is full: {entries} requests are in flight")]
+    Full {
+        /// The queue's entries.
+        entries: u32,
+    },
+    /// The request cannot be made.
+    #[error(transparent)]
+    Request(#[from] Meaning),
+    /// The service broke the rules.
+    #[error(transparent)]
+    Broken(#[from] Broken),
+}
+
+/// The service broke the rules: nothing of this queue can be believed any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Broken {
+    /// A cursor that it cannot have reached.
+    #[error("the service's {0}")]
+    Cursor(#[from] CursorJump),
+    /// A completion of a request that is not in flight.
+    #[error("the service completed request number {entry}, which is not in flight")]
+    NotInFlight {
+        /// The request's number.
+        entry: u32,
+    },
+    /// A second completion that announces another one.
+    #[error("the service announced the end of request number {entry} twice")]
+    AnnouncedTwice {
+        /// The request's number.
+        entry: u32,
+    },
+    /// A detail record that does not exist.
+    #[error("a completion names detail record {detail}, there are {records}")]
+    Detail {
+        /// The record's index.
+        detail: u32,
+        /// How many there are.
+        records: u32,
+    },
+}
+
+/// Why waiting failed.
+#[derive(Debug, thiserror::Error)]
+pub enum WaitError {
+    /// The service broke the rules.
+    #[error(transparent)]
+    Broken(#[from] Broken),
+    /// The bell failed.
+    #[error("cannot wait for the bell: {0}")]
+    Bell(#[from] io::Error),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Free,
+    InFlight,
+    Announced,
+}
+
+/// The client's end of a queue.
+pub struct Client {
+    submissions: Producer<SQE_WORDS>,
+    completions: Consumer<CQE_WORDS>,
+    arena: ArenaWriter,
+    details: Words,
+    limits: Limits,
+    records: u32,
+    /// Numbers of requests that are not in flight: the credit. Each stands for one submission, its stripe
+    /// of the arena, and two completions.
+    free: Vec<u32>,
+    states: Vec<State>,
+    broken: Option<Broken>,
+}
+
+/// A completion that was taken. Its detail record is the service's again at the next submit, hence the borrow.
+pub struct Reaped<'a> {
+    /// The completion.
+    pub cqe: Cqe,
+    details: &'a Words,
+}
+
+impl Reaped<'_> {
+    /// What more there is to say of it.
+    pub fn detail(&self) -> Option<Detail> {
+        let at = self.cqe.detail as usize * DETAIL_WORDS;
+        (self.cqe.detail != NO_DETAIL).then(|| Detail::from_words(self.details.load(at)))
+    }
+}
+
+impl Client {
+    /// The client's end over the two regions, whose cursors stand at `start`: 0, but in tests.
+    pub fn new(
+        client: &Region,
+        service: &Region,
+        layout: Layout,
+        start: u32,
+    ) -> Result<Client, RegionTooSmall> {
+        layout.fits(client.len(), service.len())?;
+        let entries = layout.entries();
+        Ok(Client {
+            submissions: Producer::new(
+                client.own_words(SQES, layout.sqe_bytes()),
+                client.own_cursor(SQ_TAIL),
+                service.cursor(SQ_HEAD),
+                service.cursor(SQ_EVENT),
+                entries,
+                start,
+            ),
+            completions: Consumer::new(
+                service.words(CQES, layout.cqe_bytes()),
+                service.cursor(CQ_TAIL),
+                client.own_cursor(CQ_HEAD),
+                client.own_cursor(CQ_EVENT),
+                layout.completions(),
+                start,
+            ),
+            arena: ArenaWriter::new(client, layout),
+            details: service.words(layout.details(), layout.detail_bytes()),
+            limits: Limits {
+                entries,
+                arena: layout.arena_bytes() as u32,
+            },
+            records: layout.completions(),
+            free: (0..entries).rev().collect(),
+            states: vec![State::Free; entries as usize],
+            broken: None,
+        })
+    }
+
+    /// Stages a request that does nothing and completes.
+    #[inline]
+    pub fn push_nop(&mut self, user_data: u64) -> Result<Entry, PushError> {
+        let entry = self.next_entry()?;
+        self.stage(Sqe {
+            op: OP_NOP,
+            user_data,
+            entry,
+            ..Sqe::default()
+        })
+    }
+
+    /// Stages a GET for the next [`submit`](Self::submit).
+    pub fn push_get(&mut self, get: &GetRequest<'_>, user_data: u64) -> Result<Entry, PushError> {
+        let entry = self.next_entry()?;
+        let etag = get.etag.unwrap_or_default();
+        let name = self.arena.write(entry, get.bucket, get.key, etag)?;
+        let mut sqe = Sqe {
+            op: OP_GET,
+            policy: get.policy.map_or(codes::DEFAULT_POLICY, codes::policy_code),
+            user_data,
+            entry,
+            name_at: name.at,
+            key_len: name.key_len,
+            bucket_len: name.bucket_len,
+            etag_len: name.etag_len,
+            deadline_ms: get.deadline_ms,
+            sequence: self.submissions.tail(),
+            ..Sqe::default()
+        };
+        match get.range {
+            Some((offset, len)) => (sqe.offset, sqe.len) = (offset, len),
+            None => sqe.flags |= SQE_WHOLE,
+        }
+        match get.destination {
+            Destination::LeaseHost => sqe.flags |= SQE_LEASE,
+            Destination::Slot {
+                slab,
+                slot,
+                generation,
+                fixed,
+            } => {
+                (sqe.slab, sqe.slot, sqe.generation) = (slab, slot, generation);
+                sqe.flags |= if fixed { SQE_FIXED } else { 0 };
+            }
+        }
+        // What the service would answer with an error is refused here, by the same rules.
+        if let Err(Rejected::Meaning { why, .. }) = check(&sqe, sqe.sequence, &self.limits) {
+            return Err(PushError::Request(why));
+        }
+        self.stage(sqe)
+    }
+
+    #[inline]
+    fn next_entry(&self) -> Result<u32, PushError> {
+        self.intact()?;
+        let entries = self.limits.entries;
+        self.free.last().copied().ok_or(PushError::Full { entries })
+    }
+
+    /// Fills the next submission for the request number on top of `free`.
+    #[inline]
+    fn stage(&mut self, mut sqe: Sqe) -> Result<Entry, PushError> {
+        sqe.sequence = self.submissions.tail();
+        match self.submissions.push(&sqe.to_words()) {
+            Ok(()) => {}
+            // A service that shows completions before it shows that it took their submissions.
+            Err(NoRoom::Full) => {
+                let entries = self.limits.entries;
+                return Err(PushError::Full { entries });
+            }
+            Err(NoRoom::Jump(jump)) => return Err(self.broke(jump.into()).into()),
+        }
+        self.free.pop();
+        self.states[sqe.entry as usize] = State::InFlight;
+        Ok(Entry(sqe.entry))
+    }
+
+    /// Shows the service all staged requests, with one store. Returns whether it wants the bell.
+    #[must_use = "the service sleeps until the bell rings"]
+    pub fn submit(&mut self) -> bool {
+        if mutant(15) {
+            let wakes = self.submissions.publish();
+            self.completions.release();
+            return wakes;
+        }
+        // First the completions taken: a service that sees a request then also sees room for its completions.
+        self.completions.release();
+        self.submissions.publish()
+    }
+
+    /// Takes the next completion, if there is one.
+    #[inline]
+    pub fn reap(&mut self) -> Result<Option<Reaped<'_>>, Broken> {
+        self.intact()?;
+        let words = match self.completions.pop() {
+            Ok(Some(words)) => words,
+            Ok(None) => return Ok(None),
+            Err(jump) => return Err(self.broke(jump.into())),
+        };
+        let cqe = Cqe::from_words(words);
+        if let Err(broken) = self.account(&cqe) {
+            return Err(self.broke(broken));
+        }
+        let details = &self.details;
+        Ok(Some(Reaped { cqe, details }))
+    }
+
+    /// Judges a completion, and takes its request's credit back if it is the last one.
+    #[inline]
+    fn account(&mut self, cqe: &Cqe) -> Result<(), Broken> {
+        let (entry, detail, records) = (cqe.entry, cqe.detail, self.records);
+        if detail != NO_DETAIL && detail >= records {
+            return Err(Broken::Detail { detail, records });
+        }
+        let state = self.states.get_mut(entry as usize);
+        let Some(state) = state.filter(|state| **state != State::Free) else {
+            return Err(Broken::NotInFlight { entry });
+        };
+        if cqe.is_terminal() || mutant(20) {
+            *state = State::Free;
+            self.free.push(entry);
+        } else if *state == State::Announced {
+            return Err(Broken::AnnouncedTwice { entry });
+        } else {
+            *state = State::Announced;
+        }
+        Ok(())
+    }
+
+    /// Requests staged or in flight: those whose last completion was not taken.
+    pub fn in_flight(&self) -> u32 {
+        self.limits.entries - self.free.len() as u32
+    }
+
+    /// Completions that can be taken.
+    pub fn ready(&mut self) -> Result<u32, Broken> {
+        self.intact()?;
+        self.completions
+            .ready()
+            .map_err(|jump| self.broke(jump.into()))
+    }
+
+    /// Asks for the bell as soon as `min` completions can be taken, or one for each submitted request if
+    /// those are fewer. Returns whether to sleep.
+    #[must_use = "sleeping on false may last for ever"]
+    pub fn park(&mut self, min: u32) -> Result<bool, Broken> {
+        self.intact()?;
+        let min = min.min(self.in_flight() - self.submissions.staged());
+        if min == 0 {
+            return Ok(false);
+        }
+        self.completions
+            .park(min)
+            .map_err(|jump| self.broke(jump.into()))
+    }
+
+    /// Sleeps until `min` completions can be taken (as [`park`](Self::park) counts), at most `timeout`.
+    /// Returns how many can be.
+    pub fn wait(
+        &mut self,
+        min: u32,
+        timeout: Duration,
+        bell: &impl Bell,
+    ) -> Result<u32, WaitError> {
+        let began = Instant::now();
+        while self.park(min)? {
+            let left = timeout.saturating_sub(began.elapsed());
+            if left.is_zero() {
+                break;
+            }
+            bell.wait(left)?;
+        }
+        Ok(self.ready()?)
+    }
+
+    #[inline]
+    fn intact(&self) -> Result<(), Broken> {
+        self.broken.map_or(Ok(()), Err)
+    }
+
+    fn broke(&mut self, broken: Broken) -> Broken {
+        *self.broken.insert(broken)
+    }
+}

@@ -1,0 +1,344 @@
+//! Both ends together, in one thread and in two.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn queue(entries: u32, start: u32) -> (Client, Service) {
+    let layout = Layout::new(entries).unwrap();
+    Regions::heap(layout).ends(layout, start).unwrap()
+}
+
+fn whole<'a>(bucket: &'a str, key: &'a str) -> GetRequest<'a> {
+    GetRequest {
+        bucket,
+        key,
+        etag: None,
+        range: None,
+        destination: Destination::LeaseHost,
+        policy: None,
+        deadline_ms: 0,
+    }
+}
+
+#[test]
+fn a_get_arrives_as_it_was_pushed_and_its_detail_comes_back() {
+    let (mut client, mut service) = queue(4, 0);
+    let slot = Destination::Slot {
+        slab: 1,
+        slot: 2,
+        generation: 3,
+        fixed: false,
+    };
+    let get = GetRequest {
+        etag: Some("\"e\""),
+        range: Some((5, 6)),
+        destination: slot,
+        policy: Some(Policy::Http),
+        ..whole("train", "k/\u{e9}")
+    };
+    client.push_get(&get, 42).unwrap();
+    assert_eq!(service.take(), Ok(None), "staged is not submitted");
+    let _ = client.submit();
+    let Ok(Some(Taken::Get(ticket, checked, name))) = service.take() else {
+        panic!()
+    };
+    assert_eq!((&*name.bucket, &*name.key), ("train", "k/\u{e9}"));
+    assert_eq!(name.etag.as_deref(), Some("\"e\""));
+    assert_eq!(
+        (checked.range, checked.policy),
+        (Some((5, 6)), Some(Policy::Http))
+    );
+    assert_eq!(checked.destination, slot);
+
+    let mut detail = Detail::default();
+    detail.set_version_id("v1");
+    let outcome = Outcome {
+        bytes: 6,
+        path: path_code("http").unwrap(),
+        ..Outcome::default()
+    };
+    service.complete(ticket, &outcome, Some(&detail)).unwrap();
+    let _ = service.publish();
+    let reaped = client.reap().unwrap().unwrap();
+    assert_eq!((reaped.cqe.user_data, reaped.cqe.bytes), (42, 6));
+    assert_eq!(path_name(reaped.cqe.path), Some("http"));
+    assert_eq!(reaped.detail(), Some(detail));
+}
+
+#[test]
+fn a_request_that_cannot_be_is_refused_at_push() {
+    let (mut client, _) = queue(1, 0);
+    let get = GetRequest {
+        range: Some((1, 0)),
+        ..whole("b", "k")
+    };
+    let why = Meaning::RangeEmpty { offset: 1 };
+    assert_eq!(client.push_get(&get, 0), Err(PushError::Request(why)));
+    assert_eq!(client.in_flight(), 0);
+    assert!(
+        client.push_get(&whole("b", "k"), 0).is_ok(),
+        "no credit was lost"
+    );
+    assert_eq!(client.push_nop(0), Err(PushError::Full { entries: 1 }));
+}
+
+#[test]
+fn a_name_changed_to_nonsense_after_the_push_is_an_error_completion() {
+    let layout = Layout::new(1).unwrap();
+    let regions = Regions::heap(layout);
+    let (mut client, mut service) = regions.ends(layout, 0).unwrap();
+    client.push_get(&whole("b", "k"), 7).unwrap();
+    regions
+        .client
+        .own_words(layout.arena(), 8)
+        .store(0, &[u64::MAX]);
+    let _ = client.submit();
+    let why = Meaning::NameText {
+        what: "bucket",
+        wanted: "UTF-8",
+    };
+    assert_eq!(service.take(), Ok(Some(Taken::Refused(why))));
+    let _ = service.publish();
+    let reaped = client.reap().unwrap().unwrap();
+    assert_eq!(
+        (reaped.cqe.user_data, reaped.cqe.error),
+        (7, INVALID_REQUEST)
+    );
+    assert_eq!(
+        reaped.detail().unwrap().text(),
+        Some("the bucket is not UTF-8")
+    );
+}
+
+#[test]
+fn an_end_is_announced_once() {
+    let (mut client, mut service) = queue(1, 0);
+    client.push_nop(1).unwrap();
+    let _ = client.submit();
+    let Ok(Some(Taken::Nop(ticket))) = service.take() else {
+        panic!()
+    };
+    service
+        .announce(&ticket, &Outcome::default(), None)
+        .unwrap();
+    let again = service.announce(&ticket, &Outcome::default(), None);
+    assert_eq!(again, Err(AnnounceError::Again));
+    service
+        .complete(
+            ticket,
+            &Outcome {
+                flags: CQE_MORE,
+                ..Outcome::default()
+            },
+            None,
+        )
+        .unwrap();
+    let _ = service.publish();
+    assert!(!client.reap().unwrap().unwrap().cqe.is_terminal());
+    assert_eq!(
+        client.push_nop(2),
+        Err(PushError::Full { entries: 1 }),
+        "its credit is not back"
+    );
+    assert!(client.reap().unwrap().unwrap().cqe.is_terminal());
+    assert!(client.push_nop(2).is_ok());
+}
+
+#[test]
+fn waiting_is_clamped_to_what_was_submitted() {
+    let (mut client, mut service) = queue(4, 0);
+    assert_eq!(client.park(3), Ok(false), "nothing is outstanding");
+    client.push_nop(0).unwrap();
+    assert_eq!(client.park(3), Ok(false), "staged requests do not complete");
+    let _ = client.submit();
+    client.push_nop(1).unwrap();
+    assert_eq!(client.park(3), Ok(true));
+    let Ok(Some(Taken::Nop(ticket))) = service.take() else {
+        panic!()
+    };
+    service.complete(ticket, &Outcome::default(), None).unwrap();
+    assert!(service.publish(), "one is all there can be");
+    assert_eq!(client.ready(), Ok(1));
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Push,
+    Submit,
+    Take,
+    Announce(usize),
+    Complete(usize, bool),
+    Publish,
+    Reap,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        4 => Just(Step::Push),
+        2 => Just(Step::Submit),
+        4 => Just(Step::Take),
+        2 => any::<usize>().prop_map(Step::Announce),
+        3 => (any::<usize>(), any::<bool>()).prop_map(|(nth, with)| Step::Complete(nth, with)),
+        2 => Just(Step::Publish),
+        4 => Just(Step::Reap),
+    ];
+    prop::collection::vec(step, 0..300)
+}
+
+proptest! {
+    #[test]
+    fn in_whatever_order_requests_end_nothing_overflows_and_each_ends_once(
+        shift in 0..3u32,
+        back in 0..40u32,
+        steps in steps(),
+    ) {
+        let entries = 1 << shift;
+        let (mut client, mut service) = queue(entries, 0u32.wrapping_sub(back));
+        let mut open: Vec<(Ticket, bool)> = Vec::new();
+        let mut in_flight: HashMap<u64, String> = HashMap::new();
+        let mut next = 0;
+        for step in steps {
+            match step {
+                Step::Push => {
+                    let key = format!("key-{next}");
+                    let pushed = client.push_get(&whole("bucket", &key), next);
+                    if in_flight.len() == entries as usize {
+                        prop_assert_eq!(pushed, Err(PushError::Full { entries }));
+                    } else if pushed.is_ok() {
+                        in_flight.insert(next, key);
+                        next += 1;
+                    } else {
+                        prop_assert!(false, "there was credit: {:?}", pushed);
+                    }
+                }
+                Step::Submit => drop(client.submit()),
+                Step::Take => match service.take().unwrap() {
+                    Some(Taken::Get(ticket, _, name)) => {
+                        prop_assert_eq!(Some(&*name.key), in_flight.get(&ticket.user_data()).map(|key| &**key));
+                        open.push((ticket, false));
+                    }
+                    other => prop_assert_eq!(other, None),
+                },
+                Step::Announce(nth) if !open.is_empty() => {
+                    let nth = nth % open.len();
+                    let (ticket, announced) = &mut open[nth];
+                    let again = service.announce(ticket, &Outcome::default(), None);
+                    prop_assert_eq!(again.is_err(), *announced);
+                    *announced = true;
+                }
+                Step::Complete(nth, with) if !open.is_empty() => {
+                    let (ticket, _) = open.swap_remove(nth % open.len());
+                    let detail = Detail { error_a: ticket.user_data(), ..Detail::default() };
+                    service.complete(ticket, &Outcome::default(), with.then_some(&detail)).unwrap();
+                }
+                Step::Publish => drop(service.publish()),
+                Step::Reap => {
+                    if let Some(reaped) = client.reap().unwrap() {
+                        if let Some(detail) = reaped.detail() {
+                            prop_assert_eq!(detail.error_a, reaped.cqe.user_data);
+                        }
+                        if reaped.cqe.is_terminal() {
+                            prop_assert!(in_flight.remove(&reaped.cqe.user_data).is_some(), "it ended once");
+                        }
+                    }
+                }
+                _ => {}
+            }
+            prop_assert_eq!(client.in_flight() as usize, in_flight.len());
+        }
+    }
+}
+
+/// A bell of this process, of atomics only: ThreadSanitizer does not see into the standard library's locks.
+#[derive(Default)]
+struct FlagBell(AtomicBool);
+
+impl Bell for FlagBell {
+    fn ring(&self) -> io::Result<()> {
+        self.0.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    fn wait(&self, timeout: Duration) -> io::Result<()> {
+        let until = Instant::now() + timeout;
+        while !self.0.swap(false, Ordering::Acquire) && Instant::now() < until {
+            thread::yield_now();
+        }
+        Ok(())
+    }
+}
+
+/// Both sides sleep whenever they can; a lost wake shows as a wait that ends by its bound.
+#[test]
+fn two_threads_that_sleep_between_batches_lose_no_request_and_no_wake() {
+    const REQUESTS: u64 = if cfg!(debug_assertions) {
+        5_000
+    } else {
+        50_000
+    };
+    const BOUND: Duration = Duration::from_secs(20);
+    let (mut client, mut service) = queue(16, u32::MAX - 100);
+    let (to_service, to_client) = (FlagBell::default(), FlagBell::default());
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut served = 0;
+            while served < REQUESTS {
+                while let Some(taken) = service.take().unwrap() {
+                    let Taken::Get(ticket, _, name) = taken else {
+                        panic!()
+                    };
+                    assert_eq!(&*name.key, ticket.user_data().to_string());
+                    if served % 3 == 0 {
+                        service
+                            .announce(&ticket, &Outcome::default(), None)
+                            .unwrap();
+                    }
+                    let detail = Detail {
+                        error_b: ticket.user_data(),
+                        ..Detail::default()
+                    };
+                    service
+                        .complete(ticket, &Outcome::default(), Some(&detail))
+                        .unwrap();
+                    served += 1;
+                }
+                if service.publish() {
+                    to_client.ring().unwrap();
+                }
+                if served < REQUESTS && service.park(1).unwrap() {
+                    to_service.wait(BOUND).unwrap();
+                }
+            }
+        });
+        let (mut pushed, mut ended) = (0u64, 0);
+        while ended < REQUESTS {
+            while pushed < REQUESTS
+                && client
+                    .push_get(&whole("b", &pushed.to_string()), pushed)
+                    .is_ok()
+            {
+                pushed += 1;
+            }
+            if client.submit() {
+                to_service.ring().unwrap();
+            }
+            let want = 1 + (pushed % 5) as u32;
+            let ready = client.wait(want, BOUND, &to_client).unwrap();
+            assert!(ready > 0, "a wake was lost");
+            while let Some(reaped) = client.reap().unwrap() {
+                if reaped.cqe.is_terminal() {
+                    assert_eq!(reaped.detail().unwrap().error_b, reaped.cqe.user_data);
+                    ended += 1;
+                }
+            }
+        }
+        assert_eq!(client.in_flight(), 0);
+    });
+}

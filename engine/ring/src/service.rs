@@ -1,0 +1,312 @@
+//! The service's end of a queue: takes requests of a client that it does not trust, and completes them.
+
+use super::abi::*;
+use super::arena::{ArenaReader, Name};
+use super::atomics::mutant;
+use super::check::{CheckedGet, CheckedOp, Limits, Malformed, Meaning, Rejected, check};
+use super::codes;
+use super::layout::*;
+use super::spsc::{Consumer, CursorJump, NoRoom, Producer};
+use super::words::{OwnWords, Region};
+
+/// Why a client's session ends. Every later call on the queue says the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Ended {
+    /// A submission that no correct client makes.
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
+    /// A cursor that the client cannot have reached.
+    #[error("the client's {0}")]
+    Cursor(#[from] CursorJump),
+    /// The client submitted more than it had room for completions.
+    #[error("the completion ring is full: the client used credit that it did not have")]
+    Overdrawn,
+}
+
+/// The right, and the duty, to complete one request. It cannot be copied, so nothing is completed twice.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "the client waits for the completion"]
+pub struct Ticket {
+    /// Whole words: what is stored narrow and moved wide stalls the processor.
+    entry: usize,
+    user_data: u64,
+}
+
+impl Ticket {
+    /// The number given with the request.
+    pub fn user_data(&self) -> u64 {
+        self.user_data
+    }
+}
+
+/// A request that was taken.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// Does nothing.
+    Nop(Ticket),
+    /// Reads an object.
+    Get(Ticket, CheckedGet, Name),
+    /// Was wrong in meaning and answered so: nothing to do but count it.
+    Refused(Meaning),
+}
+
+/// How a request ended, without what names it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Bytes that are verified to have arrived.
+    pub bytes: u64,
+    /// `CQE_...`; whether more follows is not the outcome's to say.
+    pub flags: u16,
+    /// The code of the error's kind; 0 is success.
+    pub error: u16,
+    /// The HTTP status of the last answer; 0 if there was none.
+    pub status: u16,
+    /// The code of the path.
+    pub path: u8,
+    /// The code of the reason.
+    pub reason: u8,
+}
+
+/// A request whose end was announced already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AnnounceError {
+    /// The client has room for one announcement and the end.
+    #[error("the end of the request was announced already")]
+    Again,
+    /// The session is over.
+    #[error(transparent)]
+    Ended(#[from] Ended),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Free,
+    InFlight,
+    Announced,
+}
+
+/// The service's end of a queue.
+pub struct Service {
+    submissions: Consumer<SQE_WORDS>,
+    completions: Producer<CQE_WORDS>,
+    arena: ArenaReader,
+    details: OwnWords,
+    limits: Limits,
+    records: u32,
+    /// By request number.
+    states: Vec<State>,
+    outstanding: u32,
+    ended: Option<Ended>,
+}
+
+impl Service {
+    /// The service's end over the two regions, whose cursors stand at `start`: 0, but in tests.
+    pub fn new(
+        client: &Region,
+        service: &Region,
+        layout: Layout,
+        start: u32,
+    ) -> Result<Service, RegionTooSmall> {
+        layout.fits(client.len(), service.len())?;
+        let entries = layout.entries();
+        Ok(Service {
+            submissions: Consumer::new(
+                client.words(SQES, layout.sqe_bytes()),
+                client.cursor(SQ_TAIL),
+                service.own_cursor(SQ_HEAD),
+                service.own_cursor(SQ_EVENT),
+                entries,
+                start,
+            ),
+            completions: Producer::new(
+                service.own_words(CQES, layout.cqe_bytes()),
+                service.own_cursor(CQ_TAIL),
+                client.cursor(CQ_HEAD),
+                client.cursor(CQ_EVENT),
+                layout.completions(),
+                start,
+            ),
+            arena: ArenaReader::new(client, layout),
+            details: service.own_words(layout.details(), layout.detail_bytes()),
+            limits: Limits {
+                entries,
+                arena: layout.arena_bytes() as u32,
+            },
+            records: layout.completions(),
+            states: vec![State::Free; entries as usize],
+            outstanding: 0,
+            ended: None,
+        })
+    }
+
+    /// Takes the next request, if there is one.
+    #[inline]
+    pub fn take(&mut self) -> Result<Option<Taken>, Ended> {
+        self.going()?;
+        let sequence = self.submissions.head();
+        let copy = match self.submissions.pop() {
+            Ok(Some(words)) => Sqe::from_words(words),
+            Ok(None) => return Ok(None),
+            Err(jump) => return Err(self.end(jump.into())),
+        };
+        let checked = match check(&copy, sequence, &self.limits) {
+            Ok(checked) => checked,
+            Err(Rejected::Malformed(why)) => return Err(self.end(why.into())),
+            Err(Rejected::Meaning {
+                entry,
+                user_data,
+                why,
+            }) => {
+                let ticket = self.open(sequence, entry, user_data)?;
+                return self.refuse(ticket, why).map(Some);
+            }
+        };
+        let ticket = self.open(sequence, checked.entry(), checked.user_data())?;
+        match checked.op() {
+            CheckedOp::Nop => Ok(Some(Taken::Nop(ticket))),
+            CheckedOp::Get(get) => match self.arena.read(get.name) {
+                Ok(name) => Ok(Some(Taken::Get(ticket, *get, name))),
+                Err(why) => self.refuse(ticket, why).map(Some),
+            },
+        }
+    }
+
+    #[inline]
+    fn open(&mut self, sequence: u32, entry: u32, user_data: u64) -> Result<Ticket, Ended> {
+        let state = &mut self.states[entry as usize];
+        if *state != State::Free && !mutant(21) {
+            let entries = self.limits.entries;
+            let why = Malformed::Entry {
+                sequence,
+                entry,
+                entries,
+            };
+            return Err(self.end(why.into()));
+        }
+        *state = State::InFlight;
+        self.outstanding += 1;
+        Ok(Ticket {
+            entry: entry as usize,
+            user_data,
+        })
+    }
+
+    fn refuse(&mut self, ticket: Ticket, why: Meaning) -> Result<Taken, Ended> {
+        let mut detail = Detail::default();
+        detail.set_text(&why.to_string(), 0);
+        let outcome = Outcome {
+            error: codes::INVALID_REQUEST,
+            ..Outcome::default()
+        };
+        self.complete(ticket, &outcome, Some(&detail))?;
+        Ok(Taken::Refused(why))
+    }
+
+    /// Says how a request ended. The client sees it after [`publish`](Self::publish).
+    #[inline]
+    pub fn complete(
+        &mut self,
+        ticket: Ticket,
+        outcome: &Outcome,
+        detail: Option<&Detail>,
+    ) -> Result<(), Ended> {
+        self.going()?;
+        self.states[ticket.entry] = State::Free;
+        self.outstanding -= 1;
+        self.push(&ticket, outcome, outcome.flags & !CQE_MORE, detail)
+    }
+
+    /// Says that a request will end later, and how it stands. Once a request.
+    pub fn announce(
+        &mut self,
+        ticket: &Ticket,
+        outcome: &Outcome,
+        detail: Option<&Detail>,
+    ) -> Result<(), AnnounceError> {
+        self.going()?;
+        let state = std::mem::replace(&mut self.states[ticket.entry], State::Announced);
+        if state == State::Announced {
+            return Err(AnnounceError::Again);
+        }
+        self.push(ticket, outcome, outcome.flags | CQE_MORE, detail)?;
+        Ok(())
+    }
+
+    #[inline]
+    fn push(
+        &mut self,
+        ticket: &Ticket,
+        outcome: &Outcome,
+        flags: u16,
+        detail: Option<&Detail>,
+    ) -> Result<(), Ended> {
+        // Record `i` belongs to completion entry `i`: it is free again exactly when that is.
+        let record = self.completions.tail() & (self.records - 1);
+        let cqe = Cqe {
+            user_data: ticket.user_data,
+            bytes: outcome.bytes,
+            entry: ticket.entry as u32,
+            detail: detail.map_or(NO_DETAIL, |_| record),
+            flags,
+            error: outcome.error,
+            status: outcome.status,
+            path: outcome.path,
+            reason: outcome.reason,
+        };
+        match self.completions.push(&cqe.to_words()) {
+            Ok(()) => {}
+            Err(NoRoom::Full) => return Err(self.end(Ended::Overdrawn)),
+            Err(NoRoom::Jump(jump)) => return Err(self.end(jump.into())),
+        }
+        // After the push, which knows that the entry and so the record is free; before it is published.
+        if let Some(detail) = detail {
+            let at = record as usize * DETAIL_WORDS;
+            self.details.store(at, &detail.to_words());
+        }
+        Ok(())
+    }
+
+    /// Shows the client all completions, with one store. Returns whether it wants the bell.
+    #[must_use = "the client sleeps until the bell rings"]
+    pub fn publish(&mut self) -> bool {
+        if mutant(16) {
+            let wakes = self.completions.publish();
+            self.submissions.release();
+            return wakes;
+        }
+        // First the requests taken: a client that sees a completion then also sees room for a request.
+        self.submissions.release();
+        self.completions.publish()
+    }
+
+    /// Requests that can be taken.
+    pub fn ready(&mut self) -> Result<u32, Ended> {
+        self.going()?;
+        self.submissions
+            .ready()
+            .map_err(|jump| self.end(jump.into()))
+    }
+
+    /// Asks for the bell as soon as `min` (at least 1) requests can be taken. Returns whether to sleep.
+    #[must_use = "sleeping on false may last for ever"]
+    pub fn park(&mut self, min: u32) -> Result<bool, Ended> {
+        self.going()?;
+        self.submissions
+            .park(min)
+            .map_err(|jump| self.end(jump.into()))
+    }
+
+    /// Requests taken and not completed.
+    pub fn outstanding(&self) -> u32 {
+        self.outstanding
+    }
+
+    #[inline]
+    fn going(&self) -> Result<(), Ended> {
+        self.ended.map_or(Ok(()), Err)
+    }
+
+    fn end(&mut self, why: Ended) -> Ended {
+        *self.ended.insert(why)
+    }
+}
