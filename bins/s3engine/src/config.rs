@@ -2,8 +2,8 @@
 
 use std::env::VarError;
 use std::ffi::OsString;
-use std::fs;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -151,6 +151,8 @@ pub(crate) enum LogFormat {
 pub(crate) enum ConfigError {
     #[error("cannot read the settings in {}: {source}", path.display())]
     Read { path: PathBuf, source: io::Error },
+    #[error("the settings in {} are longer than {MOST_BYTES} bytes", path.display())]
+    TooLong { path: PathBuf },
     #[error("{}, line {line}: {problem}", path.display())]
     File {
         path: PathBuf,
@@ -164,6 +166,12 @@ pub(crate) enum ConfigError {
     UnknownVariable { name: String },
     #[error("the environment variable {name}: {problem}")]
     Variable { name: &'static str, problem: String },
+    #[error("{setting} {value}: {problem}")]
+    Size {
+        setting: &'static str,
+        value: Size,
+        problem: String,
+    },
     #[error("no endpoint: set AWS_ENDPOINT_URL, or give --endpoint http://host:port")]
     NoEndpoint,
     #[error(transparent)]
@@ -177,6 +185,8 @@ pub(crate) enum ConfigError {
 /// The variable that names the file of settings.
 const CONFIG: &str = "S3ENGINE_CONFIG";
 const PREFIX: &str = "S3ENGINE_";
+/// The longest file of settings that is read: another file is meant then, or a device.
+const MOST_BYTES: u64 = 1 << 20;
 
 type Set = fn(&mut Settings, &str) -> Result<(), String>;
 
@@ -277,19 +287,19 @@ impl Settings {
     }
 
     fn from_file(path: &Path) -> Result<Self, ConfigError> {
-        let text = fs::read_to_string(path).map_err(|source| ConfigError::Read {
-            path: path.to_owned(),
-            source,
-        })?;
+        let text = read(path)?;
         toml::from_str(&text).map_err(|error| {
-            let start = error.span().map_or(0, |span| span.start).min(text.len());
+            let start = error.span().map_or(0, |span| span.start);
+            let (line, key) = place(&text, start);
+            let message = error.message().replace('\n', " ");
+            let problem = match key {
+                Some(key) if !message.contains(key) => format!("{key}: {message}"),
+                _ => message,
+            };
             ConfigError::File {
                 path: path.to_owned(),
-                line: 1 + text.as_bytes()[..start]
-                    .iter()
-                    .filter(|b| **b == b'\n')
-                    .count(),
-                problem: error.message().replace('\n', " "),
+                line,
+                problem,
             }
         })
     }
@@ -355,6 +365,29 @@ impl Settings {
     }
 }
 
+fn read(path: &Path) -> Result<String, ConfigError> {
+    let mut text = String::new();
+    let file = File::open(path);
+    let read = file.and_then(|file| file.take(MOST_BYTES + 1).read_to_string(&mut text));
+    let own = || path.to_owned();
+    match read {
+        Err(source) => Err(ConfigError::Read {
+            path: own(),
+            source,
+        }),
+        Ok(read) if read as u64 > MOST_BYTES => Err(ConfigError::TooLong { path: own() }),
+        Ok(_) => Ok(text),
+    }
+}
+
+/// The line at a byte of a TOML text, counted from 1, and the key that it sets.
+fn place(text: &str, at: usize) -> (usize, Option<&str>) {
+    let before = &text.as_bytes()[..at.min(text.len())];
+    let nth = before.iter().filter(|b| **b == b'\n').count();
+    let line = text.split('\n').nth(nth).unwrap_or_default();
+    (nth + 1, line.split_once('=').map(|(key, _)| key.trim()))
+}
+
 /// A variable's value; an empty one is unset.
 fn lookup(
     environment: &[(OsString, OsString)],
@@ -374,6 +407,7 @@ fn lookup(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     fn environment(pairs: &[(&str, &str)]) -> Vec<(OsString, OsString)> {
         pairs.iter().map(|(k, v)| (k.into(), v.into())).collect()
@@ -489,9 +523,40 @@ mod tests {
     #[test]
     fn a_file_that_is_missing_or_of_another_type_is_an_error() {
         assert!(load(Settings::default(), &[], Some(Path::new("/nonexistent"))).is_err());
-        let (_folder, path) = file("requests = \"x\"");
+        for (text, words) in [
+            ("requests = \"x\"", ["line 1: requests: ", "\"x\""]),
+            ("\nstall-timeout = 2", ["line 2: stall-timeout: ", "2"]),
+            ("pool-size = true", ["line 1: pool-size: ", "true"]),
+            ("pool-size = -1", ["line 1: pool-size: ", "-1"]),
+            ("pool-size = 1.5", ["line 1: pool-size: ", "1.5"]),
+            ("slab-size = \"1MB\"", ["line 1: slab-size: ", "1MB"]),
+        ] {
+            let (_folder, path) = file(text);
+            let error = load(Settings::default(), &[], Some(&path)).unwrap_err();
+            assert!(words.iter().all(|word| error.contains(word)), "{error}");
+            assert_eq!(error.lines().count(), 1);
+        }
+    }
+
+    #[test]
+    fn a_size_may_be_a_number_of_bytes() {
+        let (_folder, path) = file("pool-size = 67108864\nslab-size = \"2MiB\"");
+        let settings = load(Settings::default(), &[], Some(&path)).unwrap();
+        assert_eq!(settings.pool_size, Some(Size(64 << 20)));
+        assert_eq!(settings.slab_size, Some(Size(2 << 20)));
+    }
+
+    #[test]
+    fn a_file_is_read_up_to_a_mebibyte() {
+        let comment = |len: usize| format!("#{}\n", "x".repeat(len - 2));
+        let (_folder, path) = file(&comment(1 << 20));
+        assert!(load(Settings::default(), &[], Some(&path)).is_ok());
+        let (_folder, path) = file(&comment((1 << 20) + 1));
         let error = load(Settings::default(), &[], Some(&path)).unwrap_err();
-        assert!(error.contains("line 1"), "{error}");
+        assert!(error.contains("longer than 1048576 bytes"), "{error}");
+        let endless = Path::new("/dev/zero");
+        let error = load(Settings::default(), &[], Some(endless)).unwrap_err();
+        assert!(error.contains("/dev/zero are longer"), "{error}");
     }
 
     #[test]

@@ -3,10 +3,13 @@
 use std::time::Duration;
 
 use s3engine::{
-    Credentials, Endpoint, Engine, EngineBuilder, Limits, LoopbackOptions, Rdma, Timeouts,
+    BuildError, Credentials, Endpoint, Engine, EngineBuilder, Limits, LoopbackOptions, PoolError,
+    Rdma, Timeouts,
 };
 
-use crate::config::{FabricChoice, Settings};
+use crate::config::{ConfigError, FabricChoice, Settings};
+use crate::exit::Failure;
+use crate::size::Size;
 
 /// Describes an engine as the settings say, all but its memory.
 pub(crate) fn describe(
@@ -33,6 +36,39 @@ pub(crate) fn describe(
     }
 }
 
+/// Starts it. What is wrong with its memory is told in the words of the settings.
+pub(crate) fn start(builder: EngineBuilder, settings: &Settings) -> Result<Engine, Failure> {
+    builder.build().map_err(|error| told(error, settings))
+}
+
+fn told(error: BuildError, settings: &Settings) -> Failure {
+    /// No pool and no slab can be smaller.
+    const LEAST: Size = Size(2 << 20);
+    let small = |size: &Size| *size < LEAST;
+    let (setting, value, problem) = match (&error, settings.pool_size, settings.slab_size) {
+        (BuildError::Pool(PoolError::TooSmall { .. }), Some(pool), _) if small(&pool) => {
+            ("--pool-size", pool, format!("at least {LEAST} are needed"))
+        }
+        (BuildError::Pool(PoolError::TooSmall { .. }), _, Some(slab)) if small(&slab) => {
+            ("--slab-size", slab, format!("at least {LEAST} are needed"))
+        }
+        (BuildError::Pool(PoolError::OverMemoryLimit { limit, .. }), Some(pool), _) => {
+            let problem = format!("more than the memory limit of {limit}");
+            ("--pool-size", pool, problem)
+        }
+        (BuildError::Pool(PoolError::OverMemoryLimit { limit, .. }), None, Some(slab)) => {
+            let problem = format!("the slabs need more than the memory limit of {limit}");
+            ("--slab-size", slab, problem)
+        }
+        _ => return error.into(),
+    };
+    Failure::Config(ConfigError::Size {
+        setting,
+        value,
+        problem,
+    })
+}
+
 fn fabric(settings: &Settings) -> Rdma {
     match settings.fabric.unwrap_or(FabricChoice::Auto) {
         FabricChoice::Auto => Rdma::Auto,
@@ -53,5 +89,47 @@ fn timeouts(settings: &Settings) -> Timeouts {
         stall: or(settings.stall_timeout, defaults.stall),
         rdma_base: or(settings.rdma_timeout, defaults.rdma_base),
         ..defaults
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_that_cannot_be_are_told_as_they_were_given() {
+        let start = |pool: Option<&str>, slab: Option<&str>| {
+            let settings = Settings {
+                pool_size: pool.map(|size| size.parse().unwrap()),
+                slab_size: slab.map(|size| size.parse().unwrap()),
+                ..Settings::default()
+            };
+            let endpoint = Endpoint::parse("http://127.0.0.1:1").unwrap();
+            let builder = describe(&settings, endpoint, Credentials::anonymous());
+            let pool = s3engine::PoolOptions {
+                slab_bytes: settings.slab_size.map_or(16 << 20, |size| size.0),
+                max_bytes: settings.pool_size.or(settings.slab_size).map(|size| size.0),
+                ..s3engine::PoolOptions::default()
+            };
+            let failure = self::start(builder.pool(pool), &settings).err().unwrap();
+            assert_eq!(failure.code(), 3);
+            failure.to_string()
+        };
+        let least = "at least 2MiB are needed";
+        assert_eq!(start(Some("1"), None), format!("--pool-size 1: {least}"));
+        assert_eq!(
+            start(Some("64MiB"), Some("0")),
+            format!("--slab-size 0: {least}")
+        );
+        let text = start(Some("1024TiB"), None);
+        assert!(
+            text.starts_with("--pool-size 1024TiB: more than the memory limit of "),
+            "{text}"
+        );
+        let text = start(None, Some("1024TiB"));
+        assert!(
+            text.starts_with("--slab-size 1024TiB: the slabs need more than the memory limit of "),
+            "{text}"
+        );
     }
 }

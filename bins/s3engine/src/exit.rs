@@ -166,7 +166,13 @@ impl fmt::Display for Told<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let error = self.0;
         if code_of(error) != 5 {
-            return error.fmt(f);
+            error.fmt(f)?;
+            return match error.code() {
+                Some("RequestTimeTooSkewed") => f.write_str(
+                    "\n  what helps: set this host's clock; the server's is minutes away from it",
+                ),
+                _ => Ok(()),
+            };
         }
         let object = format!(
             "s3://{}/{}",
@@ -256,6 +262,18 @@ mod tests {
         assert_eq!(lines[0], "s3://b/k: RDMA required, not possible: no-fabric");
         assert_eq!(lines[1], "  no library");
         assert!(lines[2].starts_with("  what helps: "));
+    }
+
+    #[test]
+    fn a_clock_that_is_wrong_is_told_and_exits_as_other_refusals() {
+        let failure = status(403, Some("RequestTimeTooSkewed"));
+        assert_eq!(failure.code(), 1);
+        let text = failure.to_string();
+        let help = text.lines().nth(1).unwrap();
+        assert!(
+            help.contains("what helps: ") && help.contains("clock"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -1,7 +1,8 @@
-//! Ctrl-C and termination: told to the main thread, which tidies up; enforced where it cannot.
+//! Ctrl-C, a hang-up and termination: told to the main thread, which tidies up; enforced where it cannot.
 
 use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -9,7 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use rustix::process::{Signal, pidfd_send_signal};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 /// How long the main thread has for tidying up. It may be stuck in a write to a pipe that nobody reads.
@@ -23,15 +25,29 @@ pub(crate) struct Interrupt(Arc<Shared>);
 struct Shared {
     /// The signal, or 0.
     signal: AtomicI32,
-    /// The file to remove if the process ends now.
-    partial: Mutex<Option<PathBuf>>,
+    left: Mutex<Left>,
+}
+
+/// What must not be left if the process ends now.
+#[derive(Default)]
+struct Left {
+    /// A file to remove.
+    partial: Option<PathBuf>,
+    /// A child process to kill.
+    child: Option<OwnedFd>,
 }
 
 impl Interrupt {
     /// Handles the signals of this process from now on.
     pub(crate) fn install() -> io::Result<Self> {
         let interrupt = Self::default();
-        let mut signals = Signals::new([SIGINT, SIGTERM])?;
+        let mut handled = vec![SIGINT, SIGTERM];
+        // Under nohup it is ignored from the start, and stays so.
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        if !ignores(&status, SIGHUP) {
+            handled.push(SIGHUP);
+        }
+        let mut signals = Signals::new(handled)?;
         let told = interrupt.clone();
         thread::Builder::new()
             .name("signals".into())
@@ -57,9 +73,12 @@ impl Interrupt {
 
     fn enforce(&self, signal: i32) -> ! {
         // Kept locked: no partial file can come up any more.
-        let partial = self.lock();
-        if let Some(path) = &*partial {
+        let left = self.lock();
+        if let Some(path) = &left.partial {
             let _ = fs::remove_file(path);
+        }
+        if let Some(child) = &left.child {
+            let _ = pidfd_send_signal(child, Signal::KILL);
         }
         process::exit(128 + signal)
     }
@@ -72,15 +91,20 @@ impl Interrupt {
         }
     }
 
+    /// A child process that must not outlive this one.
+    pub(crate) fn kills(&self, child: OwnedFd) {
+        self.lock().child = Some(child);
+    }
+
     /// A file that exists from `create` on until it is kept, and is removed otherwise.
     pub(crate) fn partial_file<T>(
         &self,
         path: PathBuf,
         create: impl FnOnce(&Path) -> io::Result<T>,
     ) -> io::Result<(PartialFile, T)> {
-        let mut partial = self.lock();
+        let mut left = self.lock();
         let created = create(&path)?;
-        *partial = Some(path.clone());
+        left.partial = Some(path.clone());
         let file = PartialFile {
             interrupt: self.clone(),
             path,
@@ -88,12 +112,18 @@ impl Interrupt {
         Ok((file, created))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<PathBuf>> {
-        self.0
-            .partial
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Left> {
+        self.0.left.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether a process of this `/proc/PID/status` ignores a signal.
+fn ignores(status: &str, signal: i32) -> bool {
+    let mask = status
+        .lines()
+        .find_map(|line| line.strip_prefix("SigIgn:"))
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }
 
 /// The name of a file that is not complete. Dropping it removes the file.
@@ -105,16 +135,16 @@ pub(crate) struct PartialFile {
 impl PartialFile {
     /// Gives the file its final name, in place of whatever has it.
     pub(crate) fn keep_as(self, name: &Path) -> io::Result<()> {
-        let mut partial = self.interrupt.lock();
+        let mut left = self.interrupt.lock();
         fs::rename(&self.path, name)?;
-        *partial = None;
+        left.partial = None;
         Ok(())
     }
 }
 
 impl Drop for PartialFile {
     fn drop(&mut self) {
-        if let Some(path) = self.interrupt.lock().take() {
+        if let Some(path) = self.interrupt.lock().partial.take() {
             let _ = fs::remove_file(path);
         }
     }
@@ -143,7 +173,7 @@ mod tests {
         let name = folder.path().join("x");
         partial.keep_as(&name).unwrap();
         assert!(name.exists() && !path.exists());
-        assert!(interrupt.lock().is_none());
+        assert!(interrupt.lock().partial.is_none());
     }
 
     #[test]
@@ -154,6 +184,16 @@ mod tests {
         let interrupt = Interrupt::default();
         let made = interrupt.partial_file(path.clone(), |path| File::create_new(path));
         assert!(made.is_err());
-        assert!(path.exists() && interrupt.lock().is_none());
+        assert!(path.exists() && interrupt.lock().partial.is_none());
+    }
+
+    #[test]
+    fn a_hang_up_is_ignored_where_the_mask_says_so() {
+        let status = |mask: &str| format!("Name:\tx\nSigBlk:\t0000000000000001\nSigIgn:\t{mask}\n");
+        assert!(ignores(&status("0000000000000001"), SIGHUP));
+        assert!(ignores(&status("0000000000001003"), SIGHUP));
+        assert!(!ignores(&status("0000000000001002"), SIGHUP));
+        assert!(ignores(&status("0000000000001002"), SIGINT));
+        assert!(!ignores("", SIGHUP) && !ignores("SigIgn:\tx", SIGHUP));
     }
 }

@@ -5,6 +5,7 @@ mod bench;
 mod cli;
 mod config;
 mod connect;
+mod destination;
 mod exit;
 mod get;
 mod interrupt;

@@ -3,13 +3,12 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::Deserialize;
+use serde::de::{self, Deserialize, Deserializer, Visitor};
 
 const UNITS: [(&str, u32); 4] = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
 
 /// A number of bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
-#[serde(try_from = "String")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Size(pub(crate) u64);
 
 /// A text that is no size.
@@ -29,11 +28,33 @@ impl FromStr for Size {
     }
 }
 
-impl TryFrom<String> for Size {
-    type Error = BadSize;
+impl<'de> Deserialize<'de> for Size {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(TextOrBytes)
+    }
+}
 
-    fn try_from(text: String) -> Result<Self, BadSize> {
-        text.parse()
+/// In a file, a size is a text, or a number of bytes.
+struct TextOrBytes;
+
+impl Visitor<'_> for TextOrBytes {
+    type Value = Size;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a size, such as \"64MiB\", or a number of bytes")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Size, E> {
+        text.parse().map_err(E::custom)
+    }
+
+    fn visit_i64<E: de::Error>(self, bytes: i64) -> Result<Size, E> {
+        let unexpected = || E::invalid_value(de::Unexpected::Signed(bytes), &self);
+        u64::try_from(bytes).map(Size).map_err(|_| unexpected())
+    }
+
+    fn visit_u64<E: de::Error>(self, bytes: u64) -> Result<Size, E> {
+        Ok(Size(bytes))
     }
 }
 

@@ -6,11 +6,13 @@ mod support;
 use std::fs;
 use std::io::Read;
 use std::net::TcpListener;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, Signal, kill_process};
 use s3sim::{Action, Kind, Rule, SimOptions};
-use support::{World, bare, run};
+use support::{Ran, World, bare, run};
 
 #[test]
 fn a_wrong_url_is_a_matter_of_configuration() {
@@ -123,9 +125,14 @@ fn what_cannot_be_meant_is_a_matter_of_usage() {
         &["get", "train/x"],
         &["get", "s3://train"],
         &["get", "s3://train/1KiB", "--range", "5-4"],
+        &["get", "s3://train/1KiB", "--range", "18446744073709551615-"],
         &["get", "s3://train/1KiB", "--pool-size", "5MB"],
         &["get", "s3://train/1KiB", "--rdma", "maybe"],
         &["get", "s3://train/1KiB", "--json", "-o", "-"],
+        &["get", "s3://train/1KiB", "--json", "-o", "/dev/stdout"],
+        &["get", "s3://train/1KiB", "-o", "/dev/fd/2"],
+        &["get", "s3://train/1KiB", "-o", "/proc/self/fd/9"],
+        &["get", "s3://train/1KiB", "-o", ""],
         &["get", "s3://train/dir/"],
         &["bench", "--size", "0"],
         &["bench", "--key-template", "{x}"],
@@ -171,7 +178,7 @@ fn a_pool_larger_than_the_machine_is_refused() {
     let world = World::new();
     world
         .run(&["get", "s3://train/1KiB-x", "--pool-size", "1024TiB"])
-        .fails(3, &["memory limit"]);
+        .fails(3, &["--pool-size 1024TiB: ", "memory limit"]);
 }
 
 #[test]
@@ -196,19 +203,65 @@ fn a_failed_transfer_is_json_where_that_is_wanted() {
 }
 
 #[test]
-fn signals_remove_the_partial_file() {
-    for signal in [Signal::INT, Signal::TERM] {
+fn a_signal_leaves_no_file() {
+    let mut signals = vec![Signal::INT, Signal::TERM];
+    if !hang_ups_are_ignored() {
+        signals.push(Signal::HUP);
+    }
+    for signal in signals {
         let world = World::with(stalled());
-        let child = support::spawn(world.command(&["get", "s3://train/1MiB-x", "-o", "x"]));
-        support::eventually("a partial file and a stalled request", || {
-            world.files().iter().any(|name| name.ends_with(".part"))
-                && world.sim.counters().faults > 0
-        });
-        kill_process(Pid::from_raw(child.id() as i32).unwrap(), signal).unwrap();
-        let ran = support::Ran::from(child.wait_with_output().unwrap());
+        let ran = in_mid_transfer(&world, world.command(&TO_X), signal);
         assert_eq!(ran.code, Some(128 + signal.as_raw()), "{}", ran.stderr);
         assert!(world.files().is_empty());
     }
+}
+
+#[test]
+fn a_kill_leaves_no_file_where_files_can_be_without_a_name() {
+    let world = World::with(stalled());
+    let flags = OFlags::TMPFILE | OFlags::WRONLY;
+    if rustix::fs::open(world.out(), flags, Mode::RUSR).is_err() {
+        return;
+    }
+    let ran = in_mid_transfer(&world, world.command(&TO_X), Signal::KILL);
+    assert_eq!(ran.code, None);
+    assert!(world.files().is_empty());
+}
+
+#[test]
+fn a_hang_up_does_not_end_what_runs_under_nohup() {
+    let world = World::with(stalled());
+    let plain = world.command(&[]);
+    // The shell ignores the signal, and so does what it becomes.
+    let mut command = Command::new("/bin/sh");
+    command
+        .args(["-c", "trap '' HUP; exec \"$0\" \"$@\""])
+        .arg(plain.get_program())
+        .args(TO_X)
+        .args(["--deadline", "2s"])
+        .stdin(Stdio::null())
+        .env_clear()
+        .envs(plain.get_envs().filter_map(|(k, v)| Some((k, v?))))
+        .current_dir(world.out());
+    let ran = in_mid_transfer(&world, command, Signal::HUP);
+    ran.fails(1, &["deadline passed"]);
+}
+
+/// As under nohup: then they are so for every child too.
+fn hang_ups_are_ignored() -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    u64::from_str_radix(mask.unwrap().trim(), 16).unwrap() & 1 == 1
+}
+
+const TO_X: [&str; 4] = ["get", "s3://train/1MiB-x", "-o", "x"];
+
+/// Sends a signal to a transfer that stalls, and gives how it ended.
+fn in_mid_transfer(world: &World, command: Command, signal: Signal) -> Ran {
+    let child = support::spawn(command);
+    support::eventually("a stalled request", || world.sim.counters().faults > 0);
+    kill_process(Pid::from_raw(child.id() as i32).unwrap(), signal).unwrap();
+    Ran::from(child.wait_with_output().unwrap())
 }
 
 #[test]

@@ -4,8 +4,9 @@
 mod support;
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Lines};
 use std::net::TcpStream;
+use std::process::{Child, ChildStdout};
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -160,9 +161,7 @@ fn the_simulator_ends_with_it_however_it_ends() {
         let mut command = support::bare(&["bench", "--size", "64KiB", "--duration", "10m"]);
         command.env("S3ENGINE_LOOPBACK_DIR", folder.path().join("fabric"));
         let mut child = support::spawn(command);
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let line = lines.find_map(|line| Some(line.ok()?.split_once("at http://")?.1.to_owned()));
-        let address = line.unwrap();
+        let (address, _stdout) = simulator(&mut child);
         assert!(TcpStream::connect(&address).is_ok());
         kill_process(Pid::from_raw(child.id() as i32).unwrap(), signal).unwrap();
         let status = child.wait().unwrap();
@@ -173,4 +172,62 @@ fn the_simulator_ends_with_it_however_it_ends() {
             TcpStream::connect(&address).is_err()
         });
     }
+}
+
+/// The address of the simulator, from the lines before the table; and the rest of them, for which stdout must stay
+/// open.
+fn simulator(child: &mut Child) -> (String, Lines<BufReader<ChildStdout>>) {
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let line = lines.find_map(|line| Some(line.ok()?.split_once("at http://")?.1.to_owned()));
+    (line.unwrap(), lines)
+}
+
+#[test]
+fn it_ends_with_its_simulator_and_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = support::bare(&["bench", "--size", "64KiB", "--duration", "10m", "-v"]);
+    command.env("S3ENGINE_LOOPBACK_DIR", folder.path().join("fabric"));
+    let mut child = support::spawn(command);
+    let (_, _stdout) = simulator(&mut child);
+    let id = child.id();
+    let children = format!("/proc/{id}/task/{id}/children");
+    let children = fs::read_to_string(children).unwrap();
+    let simulator: i32 = children.trim().parse().unwrap();
+    kill_process(Pid::from_raw(simulator).unwrap(), Signal::KILL).unwrap();
+    let ran = support::Ran::from(child.wait_with_output().unwrap());
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+    let told = "error: the simulator ended during the measurement: signal: 9";
+    assert!(ran.stderr.contains(told), "{}", ran.stderr);
+}
+
+#[test]
+fn a_row_without_an_end_is_an_error_that_names_it() {
+    let world = World::with(SimOptions {
+        faults: vec![
+            Rule::new(Action::AnswerLate { ms: 400 })
+                .only(Kind::Http)
+                .skip(1),
+        ],
+        ..SimOptions::default()
+    });
+    let args = ["bench", "--size", "1MiB", "--threads", "1"];
+    let args = [&args[..], &["--policy", "http", "--json", "b.json"], &SHORT].concat();
+    let ran = world.run(&args);
+    assert_eq!(ran.code, Some(1));
+    let told = "error: no GET ended within the window of the row http of 1MiB by 1 threads";
+    assert!(ran.stderr.contains(told), "{}", ran.stderr);
+    assert!(ran.stderr.contains("--duration"), "{}", ran.stderr);
+    let json: serde_json::Value =
+        serde_json::from_slice(&fs::read(world.out().join("b.json")).unwrap()).unwrap();
+    assert_eq!(json["runs"][0]["gb_per_s"], 0.0);
+}
+
+#[test]
+fn a_file_that_cannot_be_written_ends_it_before_anything_is_measured() {
+    let world = World::new();
+    let args = ["bench", "--duration", "10m", "--json", "no/b.json"];
+    let ran = world.run(&args);
+    ran.fails(1, &["cannot write to no/b.json", "No such file"]);
+    assert!(ran.stdout.is_empty());
+    assert_eq!(world.sim.counters().requests, 0);
 }

@@ -51,6 +51,22 @@ fn stdout_gets_the_bytes_in_order_and_nothing_else() {
 }
 
 #[test]
+fn every_name_of_stdout_writes_on_where_stdout_is() {
+    let world = World::new();
+    for name in ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"] {
+        let path = world.out().join("log");
+        fs::write(&path, "before ").unwrap();
+        let log = fs::File::options().append(true).open(&path).unwrap();
+        let mut command = world.command(&["get", "s3://train/1000-x", "-o", name]);
+        let ended = command.stdout(log).status().unwrap();
+        assert!(ended.success(), "{name}");
+        let written = [b"before ".to_vec(), object("1000-x", 0, 1000)].concat();
+        assert!(fs::read(&path).unwrap() == written, "{name}");
+        assert_eq!(world.files(), ["log"]);
+    }
+}
+
+#[test]
 fn an_object_larger_than_the_pool_passes_through_it() {
     let world = World::new();
     let args = [
@@ -107,6 +123,13 @@ fn the_loopback_fabric_carries_the_bytes_and_verify_compares_them() {
     );
     assert_eq!(json["bytes"]["rdma"], 20 * MIB);
     assert_eq!(json["bytes_verified"], 20 * MIB);
+    assert_eq!(json["verified"], true);
+    let ran = world.run(&args);
+    assert!(
+        ran.stderr.ends_with("  not verified  -> x\n"),
+        "{}",
+        ran.stderr
+    );
     assert!(json["etag"].is_string() && json["request_id"].is_string());
     assert!(json["stages_us"]["registered"].is_number());
     assert!(fs::read(world.out().join("x")).unwrap() == object("20MiB-x", 0, 20 * MIB));
@@ -126,7 +149,7 @@ fn fabrics_that_are_off_and_a_policy_of_http_are_intents() {
             (&json["path"], &json["reason"]),
             (&"http".into(), &"policy".into())
         );
-        assert!(json["fallback"].is_null());
+        assert!(json["fallback"].is_null() && json["verified"].is_null());
     }
 }
 
@@ -170,6 +193,24 @@ fn a_server_that_declines_is_a_fallback_with_its_reason() {
         ran.stderr
     );
     assert_eq!(world.files(), ["x"]);
+}
+
+#[test]
+fn where_rdma_carried_a_part_the_note_says_how_much() {
+    let world = World::with(SimOptions {
+        faults: vec![
+            Rule::new(Action::DeclineWithError)
+                .only(Kind::Rdma)
+                .count(1),
+        ],
+        ..SimOptions::default()
+    });
+    let args = ["get", "s3://train/64MiB-x", "-o", "x"];
+    let ran = world.run(&[&args[..], &["--fabric", "loopback"]].concat());
+    let note = "note: RDMA carried 75 % of the bytes; the rest went by HTTP: server-declined: ";
+    assert!(ran.stderr.contains(note), "{}", ran.stderr);
+    assert!(!ran.stderr.contains("cache"), "{}", ran.stderr);
+    ran.ok();
 }
 
 #[test]

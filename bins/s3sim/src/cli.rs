@@ -1,13 +1,14 @@
 //! The command line of the server, for its own binary and for others that host it.
 
 use std::fmt;
-use std::io::{self, Read, Write};
+use std::io::{self, IsTerminal, Read, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
 
 use clap::Parser;
+use clap::builder::NonEmptyStringValueParser;
 
 use crate::ceiling::{self, CeilingError};
 use crate::content;
@@ -43,7 +44,8 @@ pub struct Args {
     pub root: Option<PathBuf>,
 
     /// Bucket of synthetic objects; may be repeated
-    #[arg(long = "bucket", value_name = "NAME", default_values = ["bench", "train", "test"])]
+    #[arg(long = "bucket", value_name = "NAME", default_values = ["bench", "train", "test"],
+          value_parser = parse_bucket)]
     pub buckets: Vec<String>,
 
     /// How many synthetic names listings show
@@ -59,7 +61,7 @@ pub struct Args {
     pub list_prefix: String,
 
     /// Access key that signatures must be of
-    #[arg(long, value_name = "KEY", default_value = "s3sim")]
+    #[arg(long, value_name = "KEY", default_value = "s3sim", value_parser = NonEmptyStringValueParser::new())]
     pub access_key: String,
 
     /// Its secret
@@ -67,12 +69,13 @@ pub struct Args {
         long,
         value_name = "SECRET",
         default_value = "s3simsecret",
-        hide_default_value = true
+        hide_default_value = true,
+        value_parser = NonEmptyStringValueParser::new()
     )]
     pub secret_key: String,
 
     /// Region that signatures must be for
-    #[arg(long, value_name = "REGION", default_value = "us-east-1")]
+    #[arg(long, value_name = "REGION", default_value = "us-east-1", value_parser = NonEmptyStringValueParser::new())]
     pub region: String,
 
     /// Serve unsigned requests too
@@ -165,9 +168,15 @@ pub fn log_to_stderr() {
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
+        .with_ansi(colours())
         .with_writer(io::stderr);
     // Fails where the host of this command already has a log: then that one is used.
     let _ = log.try_init();
+}
+
+fn colours() -> bool {
+    let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    io::stderr().is_terminal() && !refused
 }
 
 fn print(text: &dyn fmt::Display) -> Result<(), CliError> {
@@ -204,6 +213,13 @@ fn read_faults(path: PathBuf) -> Result<Vec<Rule>, CliError> {
     match std::fs::read_to_string(&path) {
         Err(source) => Err(CliError::ReadFaults { path, source }),
         Ok(text) => faults::parse(&text).map_err(|source| CliError::Faults { path, source }),
+    }
+}
+
+fn parse_bucket(name: &str) -> Result<String, String> {
+    match name.is_empty() || name.contains('/') {
+        true => Err("a bucket has a name without /".to_owned()),
+        false => Ok(name.to_owned()),
     }
 }
 
@@ -273,6 +289,11 @@ mod tests {
             ["--list-size", "1MiB-x"],
             ["--listen", "x"],
             ["--x", "y"],
+            ["--bucket", ""],
+            ["--bucket", "a/b"],
+            ["--region", ""],
+            ["--access-key", ""],
+            ["--secret-key", ""],
         ] {
             assert!(
                 Args::try_parse_from(["s3sim"].iter().chain(&flags)).is_err(),

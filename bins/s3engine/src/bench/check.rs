@@ -6,11 +6,11 @@ use std::time::Duration;
 use s3engine::{Completion, Engine, Flags, Get, Memory, Path, Policy, QueueOptions};
 use s3sim::content;
 
+use crate::bench::watch::Watch;
 use crate::exit::Failure;
-use crate::interrupt::Interrupt;
 use crate::size::Size;
 
-/// How often it is looked whether a signal came.
+/// How often it is looked whether all is well.
 const POLL: Duration = Duration::from_millis(100);
 
 /// Fetches one object. `synthetic`: its bytes must be the simulator's.
@@ -20,16 +20,17 @@ pub(crate) fn object(
     size: Size,
     policy: Policy,
     synthetic: bool,
-    interrupt: &Interrupt,
+    watch: Watch<'_>,
 ) -> Result<(), Failure> {
     let buffer = engine.pool().try_alloc(size.0, Memory::Host);
     let buffer = buffer.map_err(|error| Failure::Build(error.into()))?;
     let done = get(
         engine,
         Get::new(bucket, key).into(buffer).policy(policy),
-        interrupt,
+        watch,
     )?;
     if let Some(error) = done.error() {
+        watch.check_after_failures()?;
         return Err(error.clone().into());
     }
     let wrong = |what: String| Failure::Other(format!("s3://{bucket}/{key}: {what}"));
@@ -52,7 +53,7 @@ pub(crate) fn object(
     Ok(())
 }
 
-fn get(engine: &Engine, get: Get, interrupt: &Interrupt) -> Result<Completion, Failure> {
+fn get(engine: &Engine, get: Get, watch: Watch<'_>) -> Result<Completion, Failure> {
     let mut queue = engine.queue(QueueOptions { capacity: 1 });
     queue
         .push(get)
@@ -64,8 +65,6 @@ fn get(engine: &Engine, get: Get, interrupt: &Interrupt) -> Result<Completion, F
         {
             return Ok(completion);
         }
-        if let Some(signal) = interrupt.signal() {
-            return Err(Failure::Interrupted(signal));
-        }
+        watch.check()?;
     }
 }

@@ -20,9 +20,9 @@ use s3engine_s3::signing::{Payload, sign_request};
 use s3sim::content;
 
 use crate::bench::rows::{HTTP_PART, Row};
+use crate::bench::watch::Watch;
 use crate::bench::window::{Clock, Phase, Times, Window, lead};
 use crate::exit::Failure;
-use crate::interrupt::Interrupt;
 
 /// The longest wait for bytes of the server.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -64,7 +64,7 @@ pub(crate) fn http(
     (bucket, keys): (&str, &[Arc<str>]),
     row: Row,
     (connections, times): (usize, Times),
-    interrupt: &Interrupt,
+    watch: Watch<'_>,
 ) -> Result<Floor, Failure> {
     let part = row.size.0.min(HTTP_PART);
     let mut requests = Vec::with_capacity(keys.len());
@@ -84,7 +84,7 @@ pub(crate) fn http(
             get(&mut stream, &requests[turn % requests.len()], into)
         }
     });
-    let window = run(workers.collect(), times, interrupt)?;
+    let window = run(workers.collect(), times, watch)?;
     Ok(floor(Kind::Recv, connections, window, part))
 }
 
@@ -94,7 +94,7 @@ pub(crate) fn memcpy(
     key: &str,
     row: Row,
     (copiers, times): (usize, Times),
-    interrupt: &Interrupt,
+    watch: Watch<'_>,
 ) -> Result<Floor, Failure> {
     let copiers = copiers.min(row.gets()).max(1);
     let mut sets: Vec<Vec<Buffer>> = (0..copiers).map(|_| Vec::new()).collect();
@@ -110,7 +110,7 @@ pub(crate) fn memcpy(
             Ok(())
         }
     });
-    let window = run(workers.collect(), times, interrupt)?;
+    let window = run(workers.collect(), times, watch)?;
     Ok(floor(Kind::Memcpy, copiers, window, row.size.0))
 }
 
@@ -128,7 +128,7 @@ fn floor(kind: Kind, workers: usize, (window, operations): (Window, u64), size: 
 fn run<O: FnMut() -> io::Result<()> + Send>(
     operations: Vec<O>,
     times: Times,
-    interrupt: &Interrupt,
+    watch: Watch<'_>,
 ) -> Result<(Window, u64), Failure> {
     let (clock, done) = (Clock::default(), AtomicU64::new(0));
     let work = |mut operation: O| -> io::Result<()> {
@@ -149,7 +149,7 @@ fn run<O: FnMut() -> io::Result<()> + Send>(
             .into_iter()
             .map(|operation| scope.spawn(move || work(operation)))
             .collect();
-        let window = lead(&clock, times, interrupt)?;
+        let window = lead(&clock, times, watch)?;
         for thread in threads {
             let ended = thread.join();
             let lost = |_| Failure::Other("a thread of the floor panicked".into());

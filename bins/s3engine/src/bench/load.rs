@@ -9,9 +9,9 @@ use s3engine::{Buffer, Engine, Error, ErrorKind, Flags, Get, Memory, Queue, Queu
 
 use crate::bench::rows::Row;
 use crate::bench::tally::Tally;
+use crate::bench::watch::Watch;
 use crate::bench::window::{Clock, Phase, Times, Window, lead};
 use crate::exit::Failure;
-use crate::interrupt::Interrupt;
 
 /// How long GETs may go on after the end of the window.
 const DRAIN: Duration = Duration::from_secs(30);
@@ -25,7 +25,7 @@ pub(crate) fn run(
     keys: &[Arc<str>],
     row: Row,
     times: Times,
-    interrupt: &Interrupt,
+    watch: Watch<'_>,
 ) -> Result<(Window, Tally), Failure> {
     let mut tally = new_tally()?;
     let mut loads = Vec::with_capacity(row.threads);
@@ -54,7 +54,7 @@ pub(crate) fn run(
             .into_iter()
             .map(|load| scope.spawn(move || load.run()))
             .collect();
-        let window = lead(&clock, times, interrupt)?;
+        let window = lead(&clock, times, watch)?;
         for thread in threads {
             let counted = thread.join();
             let lost = |_| Failure::Other("a thread of the load panicked".into());

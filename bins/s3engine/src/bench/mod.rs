@@ -9,17 +9,18 @@
 
 mod check;
 mod floor;
+mod json_file;
 mod load;
 mod report;
 mod rows;
 mod simulator;
 mod table;
 mod tally;
+mod watch;
 mod window;
 
-use std::fs;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::Args;
@@ -27,10 +28,12 @@ use s3engine::{Credentials, Engine, Limits, Policy, PoolOptions};
 use s3sim::content;
 
 use crate::bench::floor::Floor;
+use crate::bench::json_file::{JsonFile, write_to_stdout};
 use crate::bench::report::{Place, Registrations, Round, Run};
 use crate::bench::rows::{HTTP_PART, KeyTemplate, RDMA_PART, Row};
 use crate::bench::simulator::Simulator;
 use crate::bench::tally::Tally;
+use crate::bench::watch::Watch;
 use crate::bench::window::Times;
 use crate::cli::Common;
 use crate::config::{FabricChoice, Settings};
@@ -115,14 +118,16 @@ pub(crate) fn run(
     interrupt: &Interrupt,
 ) -> Result<(), Failure> {
     args.check()?;
-    let server = Server::of(args, settings)?;
+    let json = args.json.as_deref().map(JsonFile::open).transpose()?;
+    let server = Server::of(args, settings, interrupt)?;
     let (engine, rows) = start(args, &server)?;
     let bench = Bench {
         args,
         place: server.place(&engine),
         server: &server,
         engine: &engine,
-        interrupt,
+        watch: Watch::new(interrupt, server.simulator.as_ref()),
+        json_to_stdout: matches!(json, Some(JsonFile::Stdout)),
     };
     bench.say(&bench.introduction())?;
     bench.check(&rows)?;
@@ -134,8 +139,11 @@ pub(crate) fn run(
         runs.push(run);
     }
     bench.say(&bench.explanation(&runs))?;
-    bench.write_json(&runs)?;
-    failures(&runs)
+    if let Some(json) = json {
+        json.write(&format!("{:#}\n", report::json(&bench.place, &runs)))?;
+    }
+    failures(&runs)?;
+    empty(&runs)
 }
 
 impl BenchArgs {
@@ -167,7 +175,7 @@ struct Server {
 }
 
 impl Server {
-    fn of(args: &BenchArgs, settings: &Settings) -> Result<Self, Failure> {
+    fn of(args: &BenchArgs, settings: &Settings, interrupt: &Interrupt) -> Result<Self, Failure> {
         let threads = Place::cores().min(16);
         if let Some(url) = &settings.endpoint {
             return Ok(Self {
@@ -185,7 +193,7 @@ impl Server {
         // The simulator's own; a region for another endpoint would not fit it.
         (settings.region, settings.addressing) = (None, None);
         let folder = settings.loopback_dir.as_deref();
-        let simulator = Simulator::start(threads, &args.bucket, folder)?;
+        let simulator = Simulator::start(threads, &args.bucket, folder, interrupt)?;
         let credentials = if settings.anonymous == Some(true) {
             Credentials::anonymous()
         } else {
@@ -228,7 +236,7 @@ fn start(args: &BenchArgs, server: &Server) -> Result<(Engine, Vec<Row>), Failur
         Some(size) => size.0,
         None => rows::pool_bytes(&most, slab_bytes.max(1)),
     };
-    let engine = connect::describe(
+    let builder = connect::describe(
         settings,
         settings.endpoint_at(&server.url)?,
         server.credentials.clone(),
@@ -238,8 +246,8 @@ fn start(args: &BenchArgs, server: &Server) -> Result<(Engine, Vec<Row>), Failur
         max_bytes: Some(max_bytes),
         ..PoolOptions::default()
     })
-    .part_sizes(HTTP_PART, RDMA_PART)
-    .build()?;
+    .part_sizes(HTTP_PART, RDMA_PART);
+    let engine = connect::start(builder, settings)?;
     let policies = match (args.policy.as_slice(), settings.rdma) {
         ([], Some(chosen)) => vec![chosen.into()],
         ([], None) if engine.fabric().is_ok() => vec![Policy::Http, Policy::RequireRdma],
@@ -255,7 +263,8 @@ struct Bench<'a> {
     place: Place,
     server: &'a Server,
     engine: &'a Engine,
-    interrupt: &'a Interrupt,
+    watch: Watch<'a>,
+    json_to_stdout: bool,
 }
 
 impl Bench<'_> {
@@ -282,14 +291,14 @@ impl Bench<'_> {
                 row.size,
                 row.policy,
                 synthetic,
-                self.interrupt,
+                self.watch,
             )?;
         }
         Ok(())
     }
 
     fn row(&self, row: Row) -> Result<Run, Failure> {
-        let (engine, interrupt) = (self.engine, self.interrupt);
+        let (engine, watch) = (self.engine, self.watch);
         let keys = self.keys(row.size);
         let times = Times {
             warm_up: self.args.warmup.0,
@@ -299,13 +308,16 @@ impl Bench<'_> {
         let mut all = Tally::new().map_err(|error| Failure::Other(error.to_string()))?;
         let mut rounds = Vec::with_capacity(self.args.rounds);
         for _ in 0..self.args.rounds {
-            let (window, tally) =
-                load::run(engine, &self.args.bucket, &keys, row, times, interrupt)?;
+            let (window, tally) = load::run(engine, &self.args.bucket, &keys, row, times, watch)?;
+            if tally.failed > 0 {
+                watch.check_after_failures()?;
+            }
             let by_rdma = tally.rdma_share().is_some_and(|share| share > 0.5);
             let floor = match self.floor(row, &keys, by_rdma) {
                 Ok(floor) => Some(floor),
                 Err(Failure::Interrupted(signal)) => return Err(Failure::Interrupted(signal)),
                 Err(failure) => {
+                    watch.check_after_failures()?;
                     let _ = writeln!(io::stderr(), "note: no floor for the next row: {failure}");
                     None
                 }
@@ -333,21 +345,14 @@ impl Bench<'_> {
         };
         if by_rdma {
             let workers = (self.server.threads, times);
-            return floor::memcpy(self.engine, &keys[0], row, workers, self.interrupt);
+            return floor::memcpy(self.engine, &keys[0], row, workers, self.watch);
         }
         let limit = self.server.settings.requests;
         let connections = row.http_requests(limit.unwrap_or(Limits::default().requests));
         let objects = (&*self.args.bucket, keys);
         let credentials = &self.server.credentials;
         let workers = (connections, times);
-        floor::http(
-            self.engine,
-            credentials,
-            objects,
-            row,
-            workers,
-            self.interrupt,
-        )
+        floor::http(self.engine, credentials, objects, row, workers, self.watch)
     }
 
     fn introduction(&self) -> String {
@@ -399,39 +404,16 @@ impl Bench<'_> {
         if self.args.common.quiet {
             return Ok(());
         }
-        if self.args.json.as_deref() == Some(Path::new("-")) {
+        if self.json_to_stdout {
             let _ = io::stderr().write_all(text.as_bytes());
             return Ok(());
         }
-        write_to_stdout(text)
-    }
-
-    fn write_json(&self, runs: &[Run]) -> Result<(), Failure> {
-        let Some(path) = &self.args.json else {
-            return Ok(());
-        };
-        let text = format!("{:#}\n", report::json(&self.place, runs));
-        if path == Path::new("-") {
-            return write_to_stdout(&text);
-        }
-        fs::write(path, text).map_err(|source| Failure::Output {
+        write_to_stdout(text).map_err(|source| Failure::Output {
             doing: "write to",
-            output: path.display().to_string(),
+            output: "stdout".into(),
             source,
         })
     }
-}
-
-fn write_to_stdout(text: &str) -> Result<(), Failure> {
-    let mut stdout = io::stdout().lock();
-    let written = stdout
-        .write_all(text.as_bytes())
-        .and_then(|()| stdout.flush());
-    written.map_err(|source| Failure::Output {
-        doing: "write to",
-        output: "stdout".into(),
-        source,
-    })
 }
 
 /// The first error of the first run that had any, and how many there were in all.
@@ -444,5 +426,16 @@ fn failures(runs: &[Run]) -> Result<(), Failure> {
             let text = format!("{failed} GETs failed, the first one so: {error}");
             Err(Failure::Other(text))
         }
+    }
+}
+
+/// A run in which no GET ended in time has measured nothing.
+fn empty(runs: &[Run]) -> Result<(), Failure> {
+    match runs.iter().find(|run| run.tally.gets == 0) {
+        None => Ok(()),
+        Some(Run { row, .. }) => Err(Failure::Other(format!(
+            "no GET ended within the window of the row {} of {} by {} threads: raise --duration",
+            row.policy, row.size, row.threads
+        ))),
     }
 }

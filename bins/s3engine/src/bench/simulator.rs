@@ -4,20 +4,22 @@
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc;
+use std::sync::{Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::Duration;
 
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use s3engine::{Credentials, CredentialsError};
 
 use crate::exit::Failure;
+use crate::interrupt::Interrupt;
 
 /// How long it may take to start.
 const START: Duration = Duration::from_secs(20);
 
 /// A running simulator. Dropping it ends it.
 pub(crate) struct Simulator {
-    child: Child,
+    child: Mutex<Child>,
     url: String,
 }
 
@@ -27,6 +29,7 @@ impl Simulator {
         threads: usize,
         bucket: &str,
         loopback_dir: Option<&Path>,
+        interrupt: &Interrupt,
     ) -> Result<Self, Failure> {
         let cannot = |error| Failure::Other(format!("cannot start the simulator: {error}"));
         let program = std::env::current_exe().map_err(cannot)?;
@@ -49,9 +52,14 @@ impl Simulator {
             .stdout(Stdio::piped())
             .spawn()
             .map_err(cannot)?;
-        // From here on dropping it ends the child.
+        // From here on dropping it ends the child, and so does an end without drops. Where there are no pidfds, the
+        // end of its stdin does that.
+        let pid = Pid::from_child(&child);
+        if let Ok(child) = pidfd_open(pid, PidfdFlags::empty()) {
+            interrupt.kills(child);
+        }
         let mut simulator = Self {
-            child,
+            child: Mutex::new(child),
             url: String::new(),
         };
         simulator.url = simulator.listening()?;
@@ -61,8 +69,8 @@ impl Simulator {
     /// Waits for the line that says where it listens.
     fn listening(&mut self) -> Result<String, Failure> {
         let not_started = |why: &str| Failure::Other(format!("the simulator did not start: {why}"));
-        let stdout = self
-            .child
+        let child = self.child.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let stdout = child
             .stdout
             .take()
             .ok_or_else(|| not_started("it has no stdout"))?;
@@ -83,6 +91,15 @@ impl Simulator {
         }
     }
 
+    /// How it ended, if it has.
+    pub(crate) fn end(&self) -> Option<String> {
+        let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
+        match child.try_wait() {
+            Ok(status) => status.map(|status| status.to_string()),
+            Err(error) => Some(error.to_string()),
+        }
+    }
+
     /// Its URL.
     pub(crate) fn url(&self) -> &str {
         &self.url
@@ -98,7 +115,8 @@ impl Simulator {
 impl Drop for Simulator {
     fn drop(&mut self) {
         // The end of its stdin would end it too; it has nothing to save.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        let child = self.child.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let _ = child.kill();
+        let _ = child.wait();
     }
 }

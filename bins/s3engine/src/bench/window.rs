@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::bench::watch::Watch;
 use crate::exit::Failure;
-use crate::interrupt::Interrupt;
 
-/// How often it is looked whether a signal came.
+/// How often it is looked whether all is well.
 const POLL: Duration = Duration::from_millis(50);
 
 /// Where in its life a measurement is.
@@ -70,12 +70,12 @@ impl Window {
 }
 
 /// Leads a clock through its phases while threads work by it. Stops them in any case.
-pub(crate) fn lead(clock: &Clock, times: Times, interrupt: &Interrupt) -> Result<Window, Failure> {
+pub(crate) fn lead(clock: &Clock, times: Times, watch: Watch<'_>) -> Result<Window, Failure> {
     let result = (|| {
-        sleep(times.warm_up, interrupt)?;
+        sleep(times.warm_up, watch)?;
         let (began, cpu) = (Instant::now(), cpu_seconds());
         clock.set(Phase::Window);
-        sleep(times.window, interrupt)?;
+        sleep(times.window, watch)?;
         Ok(Window {
             cpu: cpu_seconds() - cpu,
             seconds: began.elapsed().as_secs_f64(),
@@ -85,12 +85,10 @@ pub(crate) fn lead(clock: &Clock, times: Times, interrupt: &Interrupt) -> Result
     result
 }
 
-fn sleep(time: Duration, interrupt: &Interrupt) -> Result<(), Failure> {
+fn sleep(time: Duration, watch: Watch<'_>) -> Result<(), Failure> {
     let until = Instant::now() + time;
     loop {
-        if let Some(signal) = interrupt.signal() {
-            return Err(Failure::Interrupted(signal));
-        }
+        watch.check()?;
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Ok(());
@@ -107,6 +105,7 @@ fn cpu_seconds() -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::interrupt::Interrupt;
 
     #[test]
     fn a_window_counts_the_work_of_other_threads() {
@@ -121,7 +120,7 @@ mod tests {
                     std::hint::black_box(0);
                 }
             });
-            lead(&clock, times, &Interrupt::default()).unwrap()
+            lead(&clock, times, Watch::new(&Interrupt::default(), None)).unwrap()
         });
         assert_eq!(clock.phase(), Phase::Stop);
         assert!(window.seconds >= 0.1 && window.cpu > 0.0);

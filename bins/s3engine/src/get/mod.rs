@@ -1,5 +1,7 @@
 //! `s3engine get`: an object into a file or a stream, in bounded memory, with the truth about its path.
 
+mod memory;
+mod new_file;
 mod output;
 mod range;
 mod summary;
@@ -10,13 +12,14 @@ use std::io::{self, Write};
 use std::time::Instant;
 
 use clap::Args;
-use s3engine::{Engine, Error, ErrorKind, Get, Memory, ObjectInfo, Policy, PoolOptions};
+use s3engine::{Engine, Error, ErrorKind, Get, Memory, ObjectInfo, Policy, memory_limit};
 
 use crate::cli::Common;
 use crate::config::Settings;
 use crate::connect;
+use crate::destination::Destination;
 use crate::exit::Failure;
-use crate::get::output::Output;
+use crate::get::output::{Output, destination};
 use crate::get::range::{Extent, RangeArg};
 use crate::get::summary::{Summary, Tally};
 use crate::get::transfer::Plan;
@@ -24,11 +27,6 @@ use crate::interrupt::Interrupt;
 use crate::object_url::ObjectUrl;
 use crate::progress::Progress;
 use crate::wait::wait_for;
-
-/// Memory of a transfer unless a setting says more: enough to keep a fast link busy, small beside an object.
-const POOL: u64 = 256 << 20;
-/// A chunk and a slab unless a setting says else. A small object populates one slab, which takes milliseconds.
-const SLAB: u64 = 16 << 20;
 
 /// Fetch an object into a file or to stdout.
 #[derive(Args, Debug)]
@@ -45,7 +43,8 @@ pub(crate) struct GetArgs {
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<OsString>,
 
-    /// Read everything a second time by HTTP and compare before it is written
+    /// Read everything a second time by HTTP and compare before it is written. Without it, bytes that came by RDMA
+    /// are reported as not verified (in JSON, `verified` is false, or null where all came by HTTP)
     #[arg(long)]
     pub(crate) verify: bool,
 
@@ -63,11 +62,12 @@ pub(crate) fn run(
     settings: &Settings,
     interrupt: &Interrupt,
 ) -> Result<(), Failure> {
-    if args.json && args.output.as_deref().is_some_and(|output| output == "-") {
-        let text = "--json and -o - both want stdout: choose one".to_owned();
+    let destination = destination(args.output.as_deref(), &args.url);
+    if args.json && matches!(destination, Ok(Destination::Stdout)) {
+        let text = "--json and the object both want stdout: choose another file with -o".to_owned();
         return Err(Failure::Usage(text));
     }
-    let result = fetch(args, settings, interrupt);
+    let result = destination.and_then(|to| fetch(args, &to, settings, interrupt));
     match &result {
         Err(failure) if args.json => print_json(&summary::failed(&args.url, failure))?,
         _ => {}
@@ -75,16 +75,20 @@ pub(crate) fn run(
     result
 }
 
-fn fetch(args: &GetArgs, settings: &Settings, interrupt: &Interrupt) -> Result<(), Failure> {
+fn fetch(
+    args: &GetArgs,
+    destination: &Destination,
+    settings: &Settings,
+    interrupt: &Interrupt,
+) -> Result<(), Failure> {
     let began = Instant::now();
     let until = settings.deadline.map(|deadline| began + deadline.0);
     let (endpoint, credentials) = (settings.endpoint()?, settings.credentials()?);
-    let pool = pool(settings);
-    let chunk = chunk_size(&pool, args.verify);
-    let engine = connect::describe(settings, endpoint, credentials)
-        .pool(pool)
-        .build()?;
-    let mut output = Output::open(args.output.as_deref(), &args.url, interrupt)?;
+    let pool = memory::pool(settings, memory_limit().map(|limit| limit.bytes));
+    let chunk = memory::chunk_size(&pool, args.verify);
+    let engine = connect::describe(settings, endpoint, credentials).pool(pool);
+    let engine = connect::start(engine, settings)?;
+    let mut output = Output::open(destination, interrupt)?;
     let info = look(&engine, &args.url, until, interrupt)?;
     let size = info.size.ok_or_else(|| {
         let kind = ErrorKind::Protocol("the answer to HEAD has no size".into());
@@ -146,25 +150,6 @@ fn print_json(value: &serde_json::Value) -> Result<(), Failure> {
     })
 }
 
-fn pool(settings: &Settings) -> PoolOptions {
-    let slab_bytes = settings.slab_size.map_or(SLAB, |size| size.0);
-    // Two slabs at least, or nothing would overlap.
-    let default = POOL.max(slab_bytes.saturating_mul(2));
-    PoolOptions {
-        slab_bytes,
-        max_bytes: Some(settings.pool_size.map_or(default, |size| size.0)),
-        ..PoolOptions::default()
-    }
-}
-
-/// A slab, or less where the pool holds too few of them for two chunks to overlap.
-fn chunk_size(pool: &PoolOptions, verify: bool) -> u64 {
-    let max_bytes = pool.max_bytes.unwrap_or(POOL);
-    let share = max_bytes / if verify { 4 } else { 2 };
-    let chunk = pool.slab_bytes.min(share);
-    (chunk - chunk % 4096).max(4096)
-}
-
 /// What the server says of the object. An answer to HEAD has no words, so where it is an error, a GET of one
 /// byte gets them.
 fn look(
@@ -202,34 +187,4 @@ fn request_error(
 ) -> Error {
     Error::new(operation, &*url.bucket, &*url.key, kind)
         .with_endpoint(engine.endpoint().to_string())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn options(pool: u64, slab: u64) -> PoolOptions {
-        PoolOptions {
-            slab_bytes: slab,
-            max_bytes: Some(pool),
-            ..PoolOptions::default()
-        }
-    }
-
-    #[test]
-    fn a_chunk_is_a_slab_where_the_pool_holds_two() {
-        assert_eq!(chunk_size(&pool(&Settings::default()), false), SLAB);
-        assert_eq!(chunk_size(&pool(&Settings::default()), true), SLAB);
-    }
-
-    proptest! {
-        #[test]
-        fn the_buffers_of_two_chunks_fit_the_pool(pool in 2u64 << 20..1 << 34, slab in 2u64 << 20..1 << 32, verify: bool) {
-            let chunk = chunk_size(&options(pool, slab), verify);
-            prop_assert!(chunk > 0 && chunk.is_multiple_of(4096) && chunk <= slab);
-            let buffers = if verify { 4 } else { 2 };
-            prop_assert!(chunk * buffers <= pool);
-        }
-    }
 }

@@ -1,19 +1,17 @@
 //! Where the bytes of an object go: a file that appears when it is complete, or a stream.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::AsFd;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{FileExt, FileTypeExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
 
+use crate::destination::{Destination, shown};
 use crate::exit::Failure;
-use crate::interrupt::{Interrupt, PartialFile};
-use crate::object_url::{ObjectUrl, on_one_line};
-
-/// The longest part of a file's own name that its partial file carries: names end at 255 bytes.
-const NAME_IN_PARTIAL: usize = 200;
+use crate::get::new_file::NewFile;
+use crate::interrupt::Interrupt;
+use crate::object_url::ObjectUrl;
 
 /// Where bytes go.
 pub(crate) enum Output {
@@ -23,13 +21,6 @@ pub(crate) enum Output {
     Stream(Stream),
 }
 
-/// A file under its temporary name.
-pub(crate) struct NewFile {
-    file: File,
-    partial: PartialFile,
-    name: PathBuf,
-}
-
 /// An open stream.
 pub(crate) struct Stream {
     file: File,
@@ -37,33 +28,26 @@ pub(crate) struct Stream {
 }
 
 impl Output {
-    /// Opens what `-o` names: `-`, a file, a folder to put the file in, a pipe or a device; by default a
-    /// file named as the key's last component.
-    pub(crate) fn open(
-        chosen: Option<&OsStr>,
-        url: &ObjectUrl,
-        interrupt: &Interrupt,
-    ) -> Result<Self, Failure> {
-        if chosen.is_some_and(|chosen| chosen == "-") {
-            let name = "stdout".to_owned();
-            return match io::stdout().as_fd().try_clone_to_owned() {
-                Ok(fd) => Ok(Output::Stream(Stream {
-                    file: File::from(fd),
-                    name,
-                })),
-                Err(source) => Err(failure("open", name, source)),
-            };
-        }
-        let name = target(chosen.map(Path::new), url)?;
-        match fs::metadata(&name) {
-            Ok(found) if in_order(&found) => match OpenOptions::new().write(true).open(&name) {
+    /// Opens where the bytes are to go.
+    pub(crate) fn open(destination: &Destination, interrupt: &Interrupt) -> Result<Self, Failure> {
+        let path = match destination {
+            Destination::Stdout => return stdout(),
+            Destination::File(path) => path,
+        };
+        match fs::symlink_metadata(path) {
+            Ok(found) if in_order(&found) => match OpenOptions::new().write(true).open(path) {
                 Ok(file) => Ok(Output::Stream(Stream {
                     file,
-                    name: shown(&name),
+                    name: shown(path),
                 })),
-                Err(source) => Err(failure("write to", shown(&name), source)),
+                Err(source) => Err(failure("write to", shown(path), source)),
             },
-            found => NewFile::create(name, found.ok(), interrupt).map(Output::File),
+            Ok(found) => NewFile::create(path.clone(), Some(&found), interrupt).map(Output::File),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                NewFile::create(path.clone(), None, interrupt).map(Output::File)
+            }
+            // A name too long for the file system, among others: better known before the transfer.
+            Err(source) => Err(failure("create", shown(path), source)),
         }
     }
 
@@ -74,11 +58,11 @@ impl Output {
 
     /// Writes `data` at `at`; in a stream, `at` is where the last write ended.
     pub(crate) fn write(&mut self, at: u64, data: &[u8]) -> Result<(), Failure> {
-        let (written, name) = match self {
-            Output::File(new) => (new.file.write_all_at(data, at), shown(&new.name)),
-            Output::Stream(stream) => (stream.file.write_all(data), stream.name.clone()),
+        let written = match self {
+            Output::File(new) => new.write_all_at(data, at),
+            Output::Stream(stream) => stream.file.write_all(data),
         };
-        written.map_err(|source| failure("write to", name, source))
+        written.map_err(|source| failure("write to", self.name(), source))
     }
 
     /// Everything is written: the file gets its name.
@@ -92,101 +76,54 @@ impl Output {
     /// The output's name, for people.
     pub(crate) fn name(&self) -> String {
         match self {
-            Output::File(new) => shown(&new.name),
+            Output::File(new) => new.name(),
             Output::Stream(stream) => stream.name.clone(),
         }
     }
 }
 
-impl NewFile {
-    fn create(
-        name: PathBuf,
-        replaced: Option<fs::Metadata>,
-        interrupt: &Interrupt,
-    ) -> Result<Self, Failure> {
-        // A link is written through, as by any other program.
-        let name = match replaced {
-            Some(_) => fs::canonicalize(&name).unwrap_or(name),
-            None => name,
-        };
-        let create = |path: &Path| OpenOptions::new().write(true).create_new(true).open(path);
-        let mut nth = 0;
-        let (partial, file) = loop {
-            match interrupt.partial_file(partial_name(&name, nth), create) {
-                // Left by another process of the same number: in another container, or killed.
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && nth < 100 => nth += 1,
-                result => break result.map_err(|e| failure("create", shown(&name), e))?,
-            }
-        };
-        if let Some(replaced) = replaced {
-            // Not worth a failure: some file systems have no permissions.
-            let _ = file.set_permissions(replaced.permissions());
-        }
-        Ok(Self {
-            file,
-            partial,
+fn stdout() -> Result<Output, Failure> {
+    let name = "stdout".to_owned();
+    match io::stdout().as_fd().try_clone_to_owned() {
+        Ok(fd) => Ok(Output::Stream(Stream {
+            file: File::from(fd),
             name,
-        })
-    }
-
-    fn finish(self) -> Result<(), Failure> {
-        let Self {
-            file,
-            partial,
-            name,
-        } = self;
-        settle(&file).map_err(|e| failure("write to", shown(&name), e))?;
-        drop(file);
-        partial
-            .keep_as(&name)
-            .map_err(|e| failure("rename the finished file to", shown(&name), e))
+        })),
+        Err(source) => Err(failure("open", name, source)),
     }
 }
 
-/// On NFS a full disk may come to light only when data is synced; elsewhere the writes have told it.
-fn settle(file: &File) -> io::Result<()> {
-    let nfs = rustix::fs::fstatfs(file).is_ok_and(|fs| fs.f_type == rustix::fs::NFS_SUPER_MAGIC);
-    if nfs { file.sync_data() } else { Ok(()) }
-}
-
-/// The file that is meant.
-fn target(chosen: Option<&Path>, url: &ObjectUrl) -> Result<PathBuf, Failure> {
+/// What `-o` means: stdout, a file, a folder to put the file in, a pipe or a device; by default a file named as the
+/// key's last component.
+pub(crate) fn destination(chosen: Option<&OsStr>, url: &ObjectUrl) -> Result<Destination, Failure> {
     let from_key = || {
         let no_name = || Failure::Usage(format!("{url} gives no file name: name the file with -o"));
         url.file_name().map(Path::new).ok_or_else(no_name)
     };
-    let Some(chosen) = chosen else {
-        return Ok(from_key()?.to_owned());
+    let Some(chosen) = chosen.map(Path::new) else {
+        return Destination::of(from_key()?);
     };
-    if chosen.is_dir() {
-        return Ok(chosen.join(from_key()?));
+    match Destination::chosen(chosen)? {
+        Destination::File(path) if path.is_dir() => {
+            return Destination::of(&chosen.join(from_key()?));
+        }
+        found if found == Destination::Stdout => return Ok(found),
+        _ => {}
     }
     if chosen.as_os_str().is_empty() || chosen.file_name().is_none() {
-        return Err(Failure::Usage(format!("{} is no file name", shown(chosen))));
+        let text = format!("-o \"{}\" names no file", shown(chosen));
+        return Err(Failure::Usage(text));
     }
     if chosen.as_os_str().as_encoded_bytes().ends_with(b"/") {
         let missing = io::Error::from(io::ErrorKind::NotFound);
         return Err(failure("write into the folder", shown(chosen), missing));
     }
-    Ok(chosen.to_owned())
+    Destination::chosen(chosen)
 }
 
 fn in_order(found: &fs::Metadata) -> bool {
     let kind = found.file_type();
     kind.is_char_device() || kind.is_block_device() || kind.is_fifo() || kind.is_socket()
-}
-
-/// `.NAME.s3engine-PID.part`, beside the file.
-fn partial_name(name: &Path, nth: u32) -> PathBuf {
-    let own = name.file_name().unwrap_or_default().as_bytes();
-    let own = &own[..own.len().min(NAME_IN_PARTIAL)];
-    let again = if nth == 0 {
-        String::new()
-    } else {
-        format!("-{nth}")
-    };
-    let rest = format!(".s3engine-{}{again}.part", std::process::id());
-    name.with_file_name(OsString::from_vec([b".", own, rest.as_bytes()].concat()))
 }
 
 fn failure(doing: &'static str, output: String, source: io::Error) -> Failure {
@@ -195,10 +132,6 @@ fn failure(doing: &'static str, output: String, source: io::Error) -> Failure {
         output,
         source,
     }
-}
-
-fn shown(path: &Path) -> String {
-    on_one_line(&path.to_string_lossy())
 }
 
 #[cfg(test)]
@@ -219,7 +152,8 @@ mod tests {
     }
 
     fn open(chosen: &Path, key: &str) -> Result<Output, Failure> {
-        Output::open(Some(chosen.as_os_str()), &url(key), &Interrupt::default())
+        let destination = destination(Some(chosen.as_os_str()), &url(key))?;
+        Output::open(&destination, &Interrupt::default())
     }
 
     #[test]
@@ -241,7 +175,6 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut output = open(folder.path(), "a/name").unwrap();
         output.write(0, b"abc").unwrap();
-        assert_eq!(names(folder.path()).len(), 1);
         drop(output);
         assert!(names(folder.path()).is_empty());
     }
@@ -300,10 +233,33 @@ mod tests {
     }
 
     #[test]
-    fn the_partial_name_fits_whatever_the_name() {
-        let long = format!("/d/{}", "é".repeat(127));
-        let partial = partial_name(Path::new(&long), 99);
-        assert!(partial.file_name().unwrap().len() <= 255);
-        assert_eq!(partial.parent(), Some(Path::new("/d")));
+    fn a_link_to_nothing_is_written_through() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, link) = (folder.path().join("f"), folder.path().join("l"));
+        std::os::unix::fs::symlink("f", &link).unwrap();
+        let mut output = open(&link, "k").unwrap();
+        output.write(0, b"new").unwrap();
+        output.finish().unwrap();
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(fs::read(&file).unwrap(), b"new");
+    }
+
+    #[test]
+    fn a_name_too_long_is_an_error_before_anything_is_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let long = "x".repeat(256);
+        let failure = open(&folder.path().join(&long), "k").err().unwrap();
+        let text = failure.to_string();
+        assert!(text.contains(&long) && text.contains("too long"), "{text}");
+        let failure = open(folder.path(), &long).err().unwrap();
+        assert_eq!(failure.code(), 1);
+        assert!(names(folder.path()).is_empty());
+    }
+
+    #[test]
+    fn an_empty_name_is_shown_as_such() {
+        let failure = open(Path::new(""), "k").err().unwrap();
+        assert_eq!(failure.to_string(), "-o \"\" names no file");
+        assert_eq!(failure.code(), 2);
     }
 }

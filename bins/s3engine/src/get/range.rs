@@ -13,18 +13,28 @@ pub(crate) enum RangeArg {
 
 /// A text that is no range.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is not a range: write FIRST-LAST (both included), FIRST- or -COUNT, in bytes")]
-pub(crate) struct BadRange {
-    text: String,
+pub(crate) enum BadRange {
+    #[error(
+        "{text:?} is not a range: write FIRST-LAST (both included), FIRST- or -COUNT, in bytes"
+    )]
+    Form { text: String },
+    #[error("{text:?} begins at byte {}, where no object has one", u64::MAX)]
+    TooFar { text: String },
 }
 
 impl FromStr for RangeArg {
     type Err = BadRange;
 
     fn from_str(text: &str) -> Result<Self, BadRange> {
-        parse(text).ok_or_else(|| BadRange {
-            text: text.to_owned(),
-        })
+        let own = || text.to_owned();
+        match parse(text) {
+            None => Err(BadRange::Form { text: own() }),
+            // The length of an object that has this byte is no number of 64 bits.
+            Some(RangeArg::From {
+                first: u64::MAX, ..
+            }) => Err(BadRange::TooFar { text: own() }),
+            Some(range) => Ok(range),
+        }
     }
 }
 
@@ -134,7 +144,8 @@ mod tests {
     #[test]
     fn a_range_past_the_end_still_asks_the_server() {
         assert_eq!(resolve("10-", 10), (10, 1));
-        assert_eq!(resolve("18446744073709551615-", 10), (u64::MAX, 1));
+        let (last, text) = (u64::MAX - 1, "18446744073709551614-");
+        assert_eq!(resolve(text, 10), (last, 1));
         assert_eq!(resolve("-1", 0), (0, 1));
     }
 
@@ -153,6 +164,8 @@ mod tests {
             "1-2-3",
             "0-1,3-4",
             "99999999999999999999-",
+            "18446744073709551615-",
+            "18446744073709551615-18446744073709551615",
         ] {
             assert!(text.parse::<RangeArg>().is_err(), "{text}");
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use s3engine::{BytesByPath, Completion, Fallback, Path, Reason, Stages};
+use s3engine::{BytesByPath, Completion, Fallback, Flags, Path, Reason, Stages};
 use serde_json::{Value, json};
 
 use crate::exit::Failure;
@@ -20,6 +20,8 @@ pub(crate) struct Tally {
     status: Option<u16>,
     request_id: Option<String>,
     verified: u64,
+    /// Whether any chunk came by RDMA and no processor and no checksum has seen its bytes.
+    not_verified: bool,
 }
 
 impl Tally {
@@ -35,6 +37,7 @@ impl Tally {
         if let Some(fallback) = completion.fallback() {
             self.fallback.get_or_insert_with(|| fallback.clone());
         }
+        self.not_verified |= completion.flags().contains(Flags::NOT_VERIFIED);
         self.stages.get_or_insert(completion.stages());
         self.status = completion.status().or(self.status);
         if let Some(id) = completion.request_id() {
@@ -75,7 +78,7 @@ pub(crate) struct Summary<'a> {
 }
 
 impl Summary<'_> {
-    /// One line, and a note where RDMA was allowed and not used.
+    /// One line, and a note where RDMA was allowed and did not carry everything.
     pub(crate) fn text(&self) -> String {
         let tally = self.tally;
         let total = tally.by_path.total();
@@ -88,31 +91,36 @@ impl Summary<'_> {
             tally.reason(),
         );
         let BytesByPath { rdma, http, cache } = tally.by_path;
-        if [rdma, http, cache]
-            .iter()
-            .filter(|bytes| **bytes > 0)
-            .count()
-            > 1
-        {
-            for (path, bytes) in [(Path::Rdma, rdma), (Path::Http, http), (Path::Cache, cache)] {
-                text += &format!("  {path} {}", human(bytes as f64));
+        let paths = [(Path::Rdma, rdma), (Path::Http, http), (Path::Cache, cache)];
+        let used = paths.iter().filter(|(_, bytes)| *bytes > 0);
+        if used.clone().count() > 1 {
+            for (path, bytes) in used {
+                text += &format!("  {path} {}", human(*bytes as f64));
             }
         }
         if let Some(etag) = &self.etag {
             text += &format!("  etag {}", on_one_line(etag));
         }
-        if self.verify {
-            text += "  verified";
-        }
+        text += match self.verified() {
+            Some(true) => "  verified",
+            Some(false) => "  not verified",
+            None => "",
+        };
         text += &format!("  -> {}\n", self.output);
         if let Some(fallback) = &tally.fallback {
-            let detail = on_one_line(&fallback.detail);
-            text += &format!(
-                "note: RDMA was allowed but not used: {}: {detail}\n",
-                fallback.reason
-            );
+            text += &note(fallback, tally.by_path);
         }
         text
+    }
+
+    /// `true`: all was read a second time and is the same. `false`: some bytes came by RDMA on the server's word
+    /// alone, and nothing has looked at them. `None`: all came in bodies of answers, and were not read again.
+    fn verified(&self) -> Option<bool> {
+        match (self.verify, self.tally.not_verified) {
+            (true, _) => Some(true),
+            (false, true) => Some(false),
+            (false, false) => None,
+        }
     }
 
     /// The same for programs.
@@ -138,7 +146,7 @@ impl Summary<'_> {
             "etag": self.etag,
             "status": tally.status,
             "request_id": tally.request_id,
-            "verified": self.verify,
+            "verified": self.verified(),
             "bytes_verified": tally.verified,
             "stages_us": {
                 "queued": us(stages.queued),
@@ -149,6 +157,22 @@ impl Summary<'_> {
             },
         })
     }
+}
+
+/// How much RDMA carried of what it was allowed to.
+fn note(fallback: &Fallback, by_path: BytesByPath) -> String {
+    let (reason, detail) = (fallback.reason, on_one_line(&fallback.detail));
+    if by_path.rdma == 0 {
+        return format!("note: RDMA was allowed but not used: {reason}: {detail}\n");
+    }
+    // Rounded down: it was not all.
+    let share = match u128::from(by_path.rdma) * 100 / u128::from(by_path.total()) {
+        0 => "less than 1".to_owned(),
+        share => share.to_string(),
+    };
+    format!(
+        "note: RDMA carried {share} % of the bytes; the rest went by HTTP: {reason}: {detail}\n"
+    )
 }
 
 /// A transfer that failed, for programs.
@@ -197,12 +221,11 @@ mod tests {
         );
     }
 
-    #[test]
-    fn mixed_paths_are_no_rdma_and_give_bytes_by_path_and_why() {
-        let tally = Tally {
+    fn mixed(rdma: u64, http: u64) -> Tally {
+        Tally {
             by_path: BytesByPath {
-                rdma: 1 << 20,
-                http: 3 << 20,
+                rdma,
+                http,
                 cache: 0,
             },
             other_than_rdma: Some(Reason::ServerDeclined),
@@ -210,16 +233,65 @@ mod tests {
                 reason: Reason::ServerDeclined,
                 detail: "501".into(),
             }),
+            not_verified: rdma > 0,
             ..Tally::default()
-        };
-        let url = url();
+        }
+    }
+
+    #[test]
+    fn mixed_paths_are_no_rdma_and_give_bytes_by_path_and_why() {
+        let (tally, url) = (mixed(1 << 20, 3 << 20), url());
         let summary = summary(&url, &tally);
         let text = summary.text();
-        assert!(text.contains("path http  reason server-declined  rdma 1.00 MiB  http 3.00 MiB"));
-        assert!(text.contains("note: RDMA was allowed but not used: server-declined: 501"));
+        assert!(
+            text.contains("path http  reason server-declined  rdma 1.00 MiB  http 3.00 MiB  etag"),
+            "{text}"
+        );
         let json = summary.json();
         assert_eq!(json["bytes"]["http"], 3 << 20);
         assert_eq!(json["fallback"]["reason"], "server-declined");
+    }
+
+    #[test]
+    fn the_note_says_how_much_rdma_carried() {
+        for (rdma, http, said) in [
+            (0, 7, "RDMA was allowed but not used"),
+            (
+                96,
+                4,
+                "RDMA carried 96 % of the bytes; the rest went by HTTP",
+            ),
+            (99_999, 1, "RDMA carried 99 % of"),
+            (1, 99_999, "RDMA carried less than 1 % of"),
+            (u64::MAX - 1, 1, "RDMA carried 99 % of"),
+        ] {
+            let (tally, url) = (mixed(rdma, http), url());
+            let text = summary(&url, &tally).text();
+            assert!(
+                text.contains(&format!("note: {said}"))
+                    && text.ends_with(": server-declined: 501\n"),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn bytes_that_nothing_has_seen_are_called_not_verified() {
+        let url = url();
+        for (rdma, verify, said, json) in [
+            (1, false, "  not verified  -> out", json!(false)),
+            (1, true, "\"e\"  verified  -> out", json!(true)),
+            (0, true, "\"e\"  verified  -> out", json!(true)),
+            (0, false, "\"e\"  -> out", json!(null)),
+        ] {
+            let tally = mixed(rdma, 1);
+            let summary = Summary {
+                verify,
+                ..summary(&url, &tally)
+            };
+            assert!(summary.text().contains(said), "{}", summary.text());
+            assert_eq!(summary.json()["verified"], json);
+        }
     }
 
     #[test]
