@@ -16,8 +16,9 @@ use event_listener::Event;
 
 use crate::ledger::{FabricId, RegistrationUse, UnregisteredWhy};
 use crate::memory::{Mapping, Memory};
-use crate::pool::{Pool, Shared};
+use crate::pool::Pool;
 use crate::registrar::RegistrationHandle;
+use crate::shared::Shared;
 use crate::slab::Slab;
 use crate::slots::SlotId;
 

@@ -19,10 +19,12 @@ mod buffer;
 mod ledger;
 mod limit;
 mod memory;
+mod options;
 mod pool;
 mod process;
 mod quarantine;
 mod registrar;
+mod shared;
 mod slab;
 mod slots;
 
@@ -32,7 +34,8 @@ pub use ledger::{
 };
 pub use limit::{MemoryLimit, memory_limit};
 pub use memory::{HugePages, Mapping, Memory, MemoryError, Pages};
-pub use pool::{Pool, PoolError, PoolOptions, PoolStats};
+pub use options::{PoolError, PoolOptions, PoolStats};
+pub use pool::Pool;
 pub use process::Process;
 pub use registrar::{RegisterError, Registrar, RegistrationHandle, RevokeError, Segment};
 pub use slab::{SlabId, SlabStats};

@@ -8,8 +8,8 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use crate::buffer::{Core, Lease, Place, ReturnCell, SlotRetired, has_windows};
-use crate::pool::{Shared, SlabState, State};
 use crate::registrar::RevokeError;
+use crate::shared::{Shared, SlabState, State};
 use crate::slab::{Slab, SlabId};
 
 /// How often a slab that waits for its last tokens is looked at.

@@ -14,8 +14,13 @@ pub(crate) fn start(settings: &Settings, verbose: u8) -> Result<(), String> {
         _ => "debug",
     };
     let text = settings.log_filter.as_deref().unwrap_or(default);
+    // At its finest level this library writes whole requests to the log, RDMA tokens included.
+    let quiet = "aws_sigv4=warn"
+        .parse()
+        .map_err(|error| format!("aws_sigv4: {error}"))?;
     let filter = EnvFilter::try_new(text)
-        .map_err(|error| format!("{text:?} is no filter for the log: {error}"))?;
+        .map_err(|error| format!("{text:?} is no filter for the log: {error}"))?
+        .add_directive(quiet);
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(io::stderr)

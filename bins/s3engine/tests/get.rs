@@ -345,3 +345,36 @@ fn settings_come_from_the_file_that_the_environment_names() {
     let json = support::run(command.env("S3ENGINE_CONFIG", &path)).json();
     assert_eq!(json["path"], "http");
 }
+
+#[test]
+fn the_finest_log_shows_no_token_and_no_secret() {
+    let world = World::new();
+    let args = [
+        "get",
+        "s3://train/1MiB-x",
+        "-o",
+        "x",
+        "--fabric",
+        "loopback",
+    ];
+    let mut command = world.command(&args);
+    let ran = support::run(command.env("S3ENGINE_LOG", "trace"));
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    assert!(ran.stderr.contains("path rdma"), "{}", ran.stderr);
+    assert!(
+        ran.stderr.contains("DEBUG"),
+        "there is a log: {}",
+        ran.stderr
+    );
+    assert!(!ran.stderr.contains(world.sim.secret_key()));
+    // A token is 81 characters of hexadecimal numbers with colons at these places.
+    let is_token = |text: &[u8]| {
+        let is_colon = |at: usize| matches!(at, 16 | 25 | 34 | 39 | 46 | 48);
+        let right = |(at, byte): (usize, &u8)| match is_colon(at) {
+            true => *byte == b':',
+            false => byte.is_ascii_hexdigit(),
+        };
+        text.iter().enumerate().all(right)
+    };
+    assert!(!ran.stderr.as_bytes().windows(81).any(is_token));
+}

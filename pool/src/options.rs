@@ -1,0 +1,155 @@
+//! What a pool is asked for, why it refuses, and what it holds.
+
+use std::time::Duration;
+
+use crate::ledger::LedgerStats;
+use crate::limit::{MemoryLimit, memory_limit};
+use crate::memory::{HugePages, MemoryError, SLAB_ALIGN};
+use crate::slab::SlabStats;
+use crate::slots::Slots;
+
+/// How a pool is made.
+#[derive(Clone, Debug)]
+pub struct PoolOptions {
+    /// Bytes of a slab. A request for more gets a slab of its own size; near the bound, slabs are smaller.
+    pub slab_bytes: u64,
+    /// The most bytes ever mapped. `None`: half of what this process may use. Memory of a slab that was given
+    /// up counts until this process unmaps it; a peer that is silent may hold it longer.
+    pub max_bytes: Option<u64>,
+    /// Alignment of slots where a request names none: a power of two from 4 KiB to 2 MiB.
+    pub align: u64,
+    /// Whether to ask for huge pages.
+    pub huge_pages: HugePages,
+    /// The longest that a slab with quarantined slots waits for its other tokens before revocation.
+    pub quarantine_max: Duration,
+    /// More quarantined bytes than this are not waited for: revocation is at once.
+    pub quarantine_max_bytes: u64,
+    /// How long a revocation may take to be confirmed.
+    pub revoke_timeout: Duration,
+}
+
+impl Default for PoolOptions {
+    fn default() -> Self {
+        Self {
+            slab_bytes: 256 << 20,
+            max_bytes: None,
+            align: 4096,
+            huge_pages: HugePages::Auto,
+            quarantine_max: Duration::from_secs(10),
+            quarantine_max_bytes: 1 << 30,
+            revoke_timeout: Duration::from_secs(2),
+        }
+    }
+}
+
+/// Why the pool has no memory to give.
+#[derive(Debug, thiserror::Error)]
+pub enum PoolError {
+    /// All of it is leased; some of it will come back.
+    #[error("the pool is full: {len} bytes wanted, {leased} of {max_bytes} bytes leased")]
+    WouldBlock {
+        /// Bytes wanted.
+        len: u64,
+        /// Bytes leased.
+        leased: u64,
+        /// The pool's bound.
+        max_bytes: u64,
+    },
+    /// Nothing came back in time.
+    #[error(
+        "the pool stayed full for {waited:?}: {len} bytes wanted, {leased} of {max_bytes} bytes leased"
+    )]
+    TimedOut {
+        /// Bytes wanted.
+        len: u64,
+        /// Bytes leased.
+        leased: u64,
+        /// The pool's bound.
+        max_bytes: u64,
+        /// How long it was waited for.
+        waited: Duration,
+    },
+    /// More than the pool could ever give.
+    #[error("{len} bytes wanted of a pool of {max_bytes} bytes")]
+    TooLarge {
+        /// Bytes wanted.
+        len: u64,
+        /// The pool's bound.
+        max_bytes: u64,
+    },
+    /// Not a power of two from 4 KiB to 2 MiB.
+    #[error("alignment {align} is not a power of two from 4096 to {SLAB_ALIGN}")]
+    Alignment {
+        /// The alignment asked for.
+        align: u64,
+    },
+    /// A pool larger than this process may use.
+    #[error("a pool of {max_bytes} bytes is over the memory limit of {limit}")]
+    OverMemoryLimit {
+        /// The bound asked for.
+        max_bytes: u64,
+        /// The limit and its source.
+        limit: MemoryLimit,
+    },
+    /// A pool too small for one slab, or a slab of no bytes.
+    #[error(
+        "a pool needs at least {SLAB_ALIGN} bytes, and slabs of at least that: {max_bytes} and {slab_bytes} given"
+    )]
+    TooSmall {
+        /// The bound asked for.
+        max_bytes: u64,
+        /// The slab size asked for.
+        slab_bytes: u64,
+    },
+    /// This process is a forked child of the one whose pool it is.
+    #[error("this pool is of the process that forked this one: make another pool here")]
+    Forked,
+    /// The system gave no memory.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+}
+
+/// What a pool holds at a moment.
+#[derive(Clone, Debug)]
+pub struct PoolStats {
+    /// The bound.
+    pub max_bytes: u64,
+    /// Bytes mapped.
+    pub mapped: u64,
+    /// Bytes leased, quarantined ones included.
+    pub leased: u64,
+    /// Bytes in quarantine.
+    pub quarantined: u64,
+    /// Slabs made since the start.
+    pub slabs_made: u64,
+    /// The slabs there are.
+    pub slabs: Vec<SlabStats>,
+    /// What registering has cost.
+    pub ledger: LedgerStats,
+}
+
+pub(crate) fn check_align(align: u64) -> Result<(), PoolError> {
+    let fine = align.is_power_of_two() && (Slots::GRAIN..=SLAB_ALIGN).contains(&align);
+    fine.then_some(()).ok_or(PoolError::Alignment { align })
+}
+
+/// The pool's bound in whole slab grains, checked against what this process may use.
+pub(crate) fn bound(options: &PoolOptions) -> Result<u64, PoolError> {
+    let limit = memory_limit();
+    let max_bytes = match (options.max_bytes, limit) {
+        (Some(max_bytes), Some(limit)) if max_bytes > limit.bytes => {
+            return Err(PoolError::OverMemoryLimit { max_bytes, limit });
+        }
+        (Some(max_bytes), _) => max_bytes,
+        (None, Some(limit)) => limit.bytes / 2,
+        (None, None) => 1 << 30,
+    };
+    let max_bytes = max_bytes - max_bytes % SLAB_ALIGN;
+    if max_bytes == 0 || options.slab_bytes < SLAB_ALIGN {
+        return Err(PoolError::TooSmall {
+            max_bytes,
+            slab_bytes: options.slab_bytes,
+        });
+    }
+    Ok(max_bytes)
+}
