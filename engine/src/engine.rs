@@ -223,14 +223,15 @@ pub struct GetFuture {
 impl Future for GetFuture {
     type Output = Completion;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Completion> {
-        let engine = Arc::clone(&self.engine);
-        if !engine.core.process.is_this() {
-            return Poll::Ready(operation::lost(Ticket(0), &engine.core));
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Completion> {
+        let this = self.get_mut();
+        let core = &this.engine.core;
+        if !core.process.is_this() {
+            return Poll::Ready(operation::lost(Ticket(0), core));
         }
         // Every GET sends its completion before its sender goes (see `report::Report`).
-        Pin::new(&mut self.receiver)
+        Pin::new(&mut this.receiver)
             .poll(context)
-            .map(|sent| sent.unwrap_or_else(|_| operation::lost(Ticket(0), &engine.core)))
+            .map(|sent| sent.unwrap_or_else(|_| operation::lost(Ticket(0), core)))
     }
 }

@@ -35,7 +35,7 @@ const RDMA_ROUNDS: u32 = 2;
 pub(crate) fn submit(core: &Arc<Core>, submission: Submission) {
     let Submission {
         ticket,
-        get,
+        mut get,
         cancel,
         sink,
         submitted,
@@ -45,8 +45,10 @@ pub(crate) fn submit(core: &Arc<Core>, submission: Submission) {
         let error = report.error(forked()).with_reason(Reason::ServiceLost);
         return report.fail(error, get.buffer);
     }
-    if get.buffer.is_some() && get.range.is_some_and(|(_, len)| len == 0) {
-        return report.succeed_without_bytes(get.buffer);
+    if get.range.is_some_and(|(_, len)| len == 0)
+        && let Some(buffer) = get.buffer.take()
+    {
+        return report.succeed_without_bytes(buffer);
     }
     let until = after(submitted, get.deadline.unwrap_or(core.deadline));
     let interrupt = Interrupt::new(cancel, core.stop.clone(), until);
@@ -122,7 +124,7 @@ async fn run(lane: Rc<Lane>, get: Get, mut report: Report, interrupt: Interrupt)
     let (target, buffer) = match prepare(&lane, get, &mut report, &interrupt).await {
         // There is nothing to fetch: a range of no bytes, or an object that is known to be empty.
         Ok((target, buffer)) if target.len == 0 && (target.pin.is_some() || !target.whole) => {
-            return report.succeed_without_bytes(Some(buffer));
+            return report.succeed_without_bytes(buffer);
         }
         Ok(both) => both,
         Err((error, buffer)) => return report.fail(error, buffer),
@@ -185,7 +187,7 @@ async fn fetch(
         let finished = landing.finish();
         let error = match result {
             Ok(()) => match finished {
-                Ok(buffer) => return report.succeed(Some(buffer), target.asked),
+                Ok(buffer) => return report.succeed(buffer, target.asked),
                 // Never so: a round succeeds only when all of its parts were answered.
                 Err(_) => {
                     let error = report.error(ErrorKind::Cancelled);

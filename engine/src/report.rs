@@ -194,7 +194,7 @@ impl Report {
     }
 
     /// All bytes are there, `asked` of which the caller wanted if the object has them.
-    pub(crate) fn succeed(mut self, buffer: Option<Buffer>, asked: Option<u64>) {
+    pub(crate) fn succeed(mut self, buffer: Buffer, asked: Option<u64>) {
         let BytesByPath { rdma, http, .. } = self.by_path;
         let mut flags = self.flags;
         flags.set(Flags::NOT_VERIFIED, rdma > 0);
@@ -213,13 +213,14 @@ impl Report {
             }
             (None, None) => (Path::None, Reason::Ok),
         };
-        let completion = self.completion(path, reason, flags, None, buffer);
+        let completion = self.completion(path, reason, flags, None, Some(buffer));
         self.end(completion);
     }
 
     /// There was nothing to fetch: no path, and none was needed.
-    pub(crate) fn succeed_without_bytes(mut self, buffer: Option<Buffer>) {
-        let completion = self.completion(Path::None, Reason::Ok, Flags::empty(), None, buffer);
+    pub(crate) fn succeed_without_bytes(mut self, buffer: Buffer) {
+        let completion =
+            self.completion(Path::None, Reason::Ok, Flags::empty(), None, Some(buffer));
         self.end(completion);
     }
 

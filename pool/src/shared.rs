@@ -80,16 +80,18 @@ impl Shared {
             .filter(takes_work)
             .find_map(|entry| Some((Arc::clone(&entry.slab), entry.slots.lease(len, align)?)))?;
         self.report(&state);
-        Some(Buffer::new(Lease::new(
-            Arc::clone(self),
-            slab,
-            Place {
-                slot,
-                offset,
-                len,
-                align,
-            },
-        )))
+        drop(state);
+        let place = Place {
+            slot,
+            offset,
+            len,
+            align,
+        };
+        Some(self.hand_out(slab, place))
+    }
+
+    fn hand_out(self: &Arc<Self>, slab: Arc<Slab>, place: Place) -> Buffer {
+        Buffer::new(Lease::new(Arc::clone(self), slab, place))
     }
 
     pub(crate) fn grow_and_lease(
@@ -124,16 +126,13 @@ impl Shared {
         self.report(&state);
         drop(state);
         let (slot, offset) = leased.ok_or_else(|| self.would_block(len))?;
-        Ok(Buffer::new(Lease::new(
-            Arc::clone(self),
-            slab,
-            Place {
-                slot,
-                offset,
-                len,
-                align,
-            },
-        )))
+        let place = Place {
+            slot,
+            offset,
+            len,
+            align,
+        };
+        Ok(self.hand_out(slab, place))
     }
 
     /// Takes a slab's bytes out of the bound: a full slab where it fits, else as little as `len` needs,

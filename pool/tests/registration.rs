@@ -326,7 +326,8 @@ fn who_waits_for_a_slot_hears_when_the_pool_is_gone() {
     drop(s);
     wb.disarm();
     drop((wb, b));
-    // Either the slab was revoked in time, or the pool went first: the waiter hears in both cases.
+    // Either the slab was revoked in time, or the pool went first: the waiter hears in both cases (and
+    // `block_on` gives up if it does not).
     let _ = waiter.join().unwrap();
 }
 
@@ -509,7 +510,7 @@ fn dropping_the_pool_revokes_what_is_registered() {
     }
 }
 
-/// Runs one future on this thread.
+/// Runs one future on this thread. One that does not end is a failure.
 fn block_on<F: Future>(future: F) -> F::Output {
     struct Unpark(std::thread::Thread);
     impl std::task::Wake for Unpark {
@@ -520,7 +521,9 @@ fn block_on<F: Future>(future: F) -> F::Output {
     let waker = Arc::new(Unpark(std::thread::current())).into();
     let mut context = std::task::Context::from_waker(&waker);
     let mut future = std::pin::pin!(future);
+    let began = Instant::now();
     loop {
+        assert!(began.elapsed() < Duration::from_secs(60), "never ready");
         match future.as_mut().poll(&mut context) {
             std::task::Poll::Ready(output) => return output,
             std::task::Poll::Pending => std::thread::park_timeout(Duration::from_secs(1)),

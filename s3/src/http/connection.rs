@@ -23,8 +23,8 @@ use crate::error::{ErrorKind, Phase};
 const LONGEST_IDLE: Duration = Duration::from_secs(4);
 
 /// Bytes read at once, and the longest head of an answer. Bodies pass through it on their way to the slot: small
-/// enough to stay in a core's cache meanwhile. (Parts of 1 MiB cost about a fifth less processor time than with
-/// hyper's own choice of up to 400 KiB; parts of 8 MiB cost the same.)
+/// enough to stay in a core's cache meanwhile. (Against hyper's own choice of up to 400 KiB, in two runs of 5 rounds
+/// each on 2 cores: processor time 14 and 21 % less for parts of 1 MiB, 3 and 4 % more for parts of 8 MiB.)
 const READ_BUFFER: usize = 64 << 10;
 
 /// An open connection. Dropping it closes it, whatever it is doing.
