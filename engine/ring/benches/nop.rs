@@ -42,7 +42,7 @@ fn queue(batch: usize) -> f64 {
         for n in 0..batch {
             client.push_nop(n as u64).unwrap();
         }
-        black_box(client.submit());
+        black_box(client.submit(0));
         while let Some(Taken::Nop(ticket)) = service.take().unwrap() {
             service.complete(ticket, &Outcome::default(), None).unwrap();
         }

@@ -1,16 +1,15 @@
-//! The key arena: where a client writes the names that its submissions refer to.
+//! The key arena: where a client writes the records that its submissions refer to.
 //!
 //! ```text
-//! entry 0          entry 1          entry 2
-//! [bucket|key|etag|...][bucket|key|etag|...][...      one stripe of 1408 bytes each
+//! entry 0                                            entry 1
+//! [submitted|size or id|bucket|key|etag|version|...] [submitted|...      one stripe of 1728 bytes each
 //! ```
 //!
-//! Each request number has its own stripe, long enough for the longest bucket (255), key (1024) and ETag (128).
-//! A stripe is free exactly when its request number is, so there is nothing to reclaim in any order and
-//! nothing to run out of: that is worth the 1.4 KiB a request. The service does not rely on stripes: it
+//! Each request number has its own stripe, long enough for the longest bucket (255), key (1024), ETag (128) and
+//! version (255). A stripe is free exactly when its request number is, so there is nothing to reclaim in any order
+//! and nothing to run out of: that is worth the 1.7 KiB a request. The service does not rely on stripes: it
 //! accepts any reference within the arena.
 
-use std::fmt;
 use std::sync::Arc;
 
 use super::check::{Meaning, check_lengths};
@@ -23,35 +22,85 @@ pub const MAX_KEY: usize = 1024;
 /// The longest ETag in bytes that a request can be bound to.
 pub const MAX_ETAG: usize = 128;
 
-const LONGEST: usize = 255 + MAX_KEY + MAX_ETAG;
+/// The longest version in bytes that a request can be bound to.
+pub const MAX_VERSION: usize = 255;
+
+/// Bytes before the texts of a record: two numbers.
+pub(super) const HEAD: usize = 16;
+
+const LONGEST: usize = HEAD + 255 + MAX_KEY + MAX_ETAG + MAX_VERSION;
 
 /// Bytes of a stripe: whole cache lines.
 pub(super) const STRIPE: usize = LONGEST.next_multiple_of(64);
 
 /// A reference into the arena that lies within it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NameRef {
+pub struct RecordRef {
     pub(super) at: u32,
     pub(super) bucket_len: u8,
     pub(super) key_len: u16,
     pub(super) etag_len: u8,
+    pub(super) version_len: u8,
+    /// What the second number is.
+    pub(super) number: Number,
 }
 
-/// The object that a GET is for.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Name {
-    /// The bucket.
-    pub bucket: Arc<str>,
-    /// The key.
-    pub key: Arc<str>,
-    /// The ETag that the object must have, quotes included.
-    pub etag: Option<Arc<str>>,
-}
-
-impl fmt::Debug for Name {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}/{:?}", self.bucket, self.key)
+impl RecordRef {
+    fn bytes(&self) -> usize {
+        let texts = [self.bucket_len, self.etag_len, self.version_len];
+        let texts: usize = texts.into_iter().map(usize::from).sum();
+        HEAD + texts + usize::from(self.key_len)
     }
+
+    /// Where it begins and ends in the arena.
+    pub(super) fn bounds(&self) -> (usize, usize) {
+        let start = self.at as usize;
+        (start, start + self.bytes())
+    }
+}
+
+/// What the second number of a record is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Number {
+    Unused,
+    PinnedSize,
+    OpenedId,
+}
+
+/// What a client says of the object that it wants, texts as `Text`: `&str` when written, `Arc<str>` when read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Object<Text> {
+    /// By its name.
+    Named {
+        /// The bucket.
+        bucket: Text,
+        /// The key.
+        key: Text,
+        /// The ETag that it must have, quotes included.
+        etag: Option<Text>,
+        /// The version that it must be.
+        version: Option<Version<Text>>,
+    },
+    /// By the id that opening it gave.
+    Opened(u64),
+}
+
+/// A version of an object, besides its ETag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Version<Text> {
+    /// The size of the whole object.
+    pub size: u64,
+    /// Its id, where the bucket keeps versions.
+    pub id: Option<Text>,
+}
+
+/// A record that was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// When the client says it submitted, in nanoseconds of the monotonic clock.
+    pub submitted_ns: u64,
+    /// The object.
+    pub object: Object<Arc<str>>,
 }
 
 /// The client's end.
@@ -68,32 +117,58 @@ impl ArenaWriter {
         }
     }
 
-    /// Writes a name to the stripe of `entry`, which is not in flight.
+    /// Writes a record to the stripe of `entry`, which is not in flight.
     pub(super) fn write(
         &mut self,
         entry: u32,
-        bucket: &str,
-        key: &str,
-        etag: &str,
-    ) -> Result<NameRef, Meaning> {
-        check_lengths(bucket.len(), key.len(), etag.len())?;
+        object: &Object<&str>,
+    ) -> Result<RecordRef, Meaning> {
+        let (texts, number, value) = match *object {
+            Object::Named {
+                bucket,
+                key,
+                etag,
+                version,
+            } => {
+                let id = version.and_then(|version| version.id);
+                let texts = [bucket, key, etag.unwrap_or(""), id.unwrap_or("")];
+                check_lengths(texts.map(str::len))?;
+                match version {
+                    Some(version) => (texts, Number::PinnedSize, version.size),
+                    None => (texts, Number::Unused, 0),
+                }
+            }
+            Object::Opened(id) => ([""; 4], Number::OpenedId, id),
+        };
+        let [bucket, key, etag, version] = texts.map(str::len);
         self.scratch.clear();
-        for part in [bucket, key, etag] {
-            self.scratch.extend_from_slice(part.as_bytes());
+        for text in texts {
+            self.scratch.extend_from_slice(text.as_bytes());
         }
         self.scratch
             .resize(self.scratch.len().next_multiple_of(8), 0);
         let at = entry as usize * STRIPE;
+        self.words.store(at / 8, &[0, value]);
         let (words, _) = self.scratch.as_chunks();
         for (i, word) in words.iter().enumerate() {
-            self.words.store(at / 8 + i, &[u64::from_le_bytes(*word)]);
+            let word = u64::from_le_bytes(*word);
+            self.words.store((at + HEAD) / 8 + i, &[word]);
         }
-        Ok(NameRef {
+        Ok(RecordRef {
             at: at as u32,
-            bucket_len: bucket.len() as u8,
-            key_len: key.len() as u16,
-            etag_len: etag.len() as u8,
+            bucket_len: bucket as u8,
+            key_len: key as u16,
+            etag_len: etag as u8,
+            version_len: version as u8,
+            number,
         })
+    }
+
+    /// Says when the request of `entry` was submitted.
+    #[inline]
+    pub(super) fn stamp(&self, entry: u32, submitted_ns: u64) {
+        self.words
+            .store(entry as usize * STRIPE / 8, &[submitted_ns]);
     }
 }
 
@@ -111,37 +186,53 @@ impl ArenaReader {
         }
     }
 
-    /// Copies a name once and judges the copy.
-    pub(super) fn read(&mut self, name: NameRef) -> Result<Name, Meaning> {
-        let bytes =
-            usize::from(name.bucket_len) + usize::from(name.key_len) + usize::from(name.etag_len);
+    /// Copies a record once and judges the copy.
+    pub(super) fn read(&mut self, of: &RecordRef) -> Result<Record, Meaning> {
+        let bytes = of.bytes();
         let copy = &mut self.scratch[..bytes.div_ceil(8)];
-        self.words.copy(name.at as usize / 8, copy);
+        self.words.copy(of.at as usize / 8, copy);
+        let (submitted_ns, value) = (copy[0], copy[1]);
         copy.iter_mut().for_each(|word| *word = word.to_le());
-        let copy = zerocopy::IntoBytes::as_bytes(&*copy);
-        split(&copy[..bytes], name)
+        let texts = &zerocopy::IntoBytes::as_bytes(&*copy)[HEAD..bytes];
+        let object = match of.number {
+            Number::OpenedId => Object::Opened(value),
+            Number::PinnedSize => named(texts, of, Some(value))?,
+            Number::Unused => named(texts, of, None)?,
+        };
+        Ok(Record {
+            submitted_ns,
+            object,
+        })
     }
 }
 
-/// Takes a copied name apart.
-fn split(copy: &[u8], name: NameRef) -> Result<Name, Meaning> {
-    let text = |what, bytes| {
-        let wanted = "UTF-8";
-        std::str::from_utf8(bytes).map_err(|_| Meaning::NameText { what, wanted })
-    };
-    let (bucket, rest) = copy.split_at(name.bucket_len.into());
-    let (key, etag) = rest.split_at(name.key_len.into());
-    let etag = text("ETag", etag)?;
-    // It becomes part of a header.
-    if !etag.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
-        let (what, wanted) = ("ETag", "printable ASCII");
-        return Err(Meaning::NameText { what, wanted });
-    }
-    Ok(Name {
+/// Takes the copied texts of a record apart.
+fn named(copy: &[u8], of: &RecordRef, size: Option<u64>) -> Result<Object<Arc<str>>, Meaning> {
+    let (bucket, rest) = copy.split_at(of.bucket_len.into());
+    let (key, rest) = rest.split_at(of.key_len.into());
+    let (etag, version) = rest.split_at(of.etag_len.into());
+    let (etag, version) = (header("ETag", etag)?, header("version", version)?);
+    Ok(Object::Named {
         bucket: text("bucket", bucket)?.into(),
         key: text("key", key)?.into(),
-        etag: (!etag.is_empty()).then(|| etag.into()),
+        etag,
+        version: size.map(|size| Version { size, id: version }),
     })
+}
+
+fn text<'a>(what: &'static str, bytes: &'a [u8]) -> Result<&'a str, Meaning> {
+    let wanted = "UTF-8";
+    std::str::from_utf8(bytes).map_err(|_| Meaning::NameText { what, wanted })
+}
+
+/// A text that becomes part of a request's head.
+fn header(what: &'static str, bytes: &[u8]) -> Result<Option<Arc<str>>, Meaning> {
+    if !bytes.iter().all(|byte| matches!(byte, b' '..=b'~')) {
+        let wanted = "printable ASCII";
+        return Err(Meaning::NameText { what, wanted });
+    }
+    let text = text(what, bytes)?;
+    Ok((!text.is_empty()).then(|| text.into()))
 }
 
 #[cfg(all(test, not(ring_loom)))]

@@ -10,22 +10,65 @@ fn both(entries: u32) -> (ArenaWriter, ArenaReader, Region) {
     (ArenaWriter::new(&region, layout), reader, region)
 }
 
+fn named<'a>(bucket: &'a str, key: &'a str, etag: &'a str) -> Object<&'a str> {
+    Object::Named {
+        bucket,
+        key,
+        etag: Some(etag),
+        version: None,
+    }
+}
+
+/// What a reader makes of what a writer was given.
+fn owned(object: &Object<&str>) -> Object<Arc<str>> {
+    match *object {
+        Object::Opened(id) => Object::Opened(id),
+        Object::Named {
+            bucket,
+            key,
+            etag,
+            version,
+        } => Object::Named {
+            bucket: bucket.into(),
+            key: key.into(),
+            etag: etag.filter(|etag| !etag.is_empty()).map(Arc::from),
+            version: version.map(|Version { size, id }| Version {
+                size,
+                id: id.filter(|id| !id.is_empty()).map(Arc::from),
+            }),
+        },
+    }
+}
+
 #[test]
 fn the_longest_name_fits_its_stripe_and_touches_no_other() {
     let (mut writer, mut reader, _) = both(4);
-    let names: Vec<NameRef> = (0..4)
+    let texts: Vec<[String; 4]> = (0..4)
         .map(|entry| {
-            let fill = |n| char::from(b'a' + entry as u8).to_string().repeat(n);
-            writer
-                .write(entry, &fill(255), &fill(1024), &fill(128))
-                .unwrap()
+            let fill = |n| char::from(b'a' + entry).to_string().repeat(n);
+            [fill(255), fill(1024), fill(128), fill(255)]
         })
         .collect();
-    for (entry, name) in names.into_iter().enumerate() {
-        let read = reader.read(name).unwrap();
-        let fill = |n| char::from(b'a' + entry as u8).to_string().repeat(n);
-        assert_eq!((&*read.bucket, &*read.key), (&*fill(255), &*fill(1024)));
-        assert_eq!(read.etag.as_deref(), Some(&*fill(128)));
+    let object = |[bucket, key, etag, id]: &'static [String; 4]| Object::Named {
+        bucket: &**bucket,
+        key: &**key,
+        etag: Some(&**etag),
+        version: Some(Version {
+            size: 7,
+            id: Some(&**id),
+        }),
+    };
+    let texts: &'static [[String; 4]] = texts.leak();
+    let records: Vec<RecordRef> = texts
+        .iter()
+        .zip(0..)
+        .map(|(texts, entry)| writer.write(entry, &object(texts)).unwrap())
+        .collect();
+    for (entry, (record, texts)) in records.iter().zip(texts).enumerate() {
+        writer.stamp(entry as u32, 100 + entry as u64);
+        let read = reader.read(record).unwrap();
+        assert_eq!(read.submitted_ns, 100 + entry as u64);
+        assert_eq!(read.object, owned(&object(texts)));
     }
 }
 
@@ -33,13 +76,14 @@ fn the_longest_name_fits_its_stripe_and_touches_no_other() {
 fn a_name_that_is_too_long_is_refused_by_the_writer() {
     let (mut writer, ..) = both(1);
     let key = "k".repeat(1025);
-    let why = writer.write(0, "b", &key, "").unwrap_err();
+    let why = writer.write(0, &named("b", &key, "")).unwrap_err();
     assert_eq!(
         why,
         Meaning::NameLength {
             bucket: 1,
             key: 1025,
-            etag: 0
+            etag: 0,
+            version: 0
         }
     );
 }
@@ -47,45 +91,46 @@ fn a_name_that_is_too_long_is_refused_by_the_writer() {
 #[test]
 fn bytes_that_are_no_text_are_an_error() {
     let (mut writer, mut reader, region) = both(1);
-    let name = writer.write(0, "bucket00", "keykeyke", "\"tag\"").unwrap();
+    let name = named("bucket00", "keykeyke", "\"tag\"");
+    let record = writer.write(0, &name).unwrap();
     let layout = Layout::new(1).unwrap();
     let words = region.own_words(layout.arena(), layout.arena_bytes());
-    words.store(1, &[0xff]);
-    let why = reader.read(name).unwrap_err();
-    assert_eq!(
-        why,
-        Meaning::NameText {
-            what: "key",
-            wanted: "UTF-8"
+    let what_of = |at: usize, word: [u8; 8], reader: &mut ArenaReader| {
+        words.store(HEAD / 8 + at, &[u64::from_le_bytes(word)]);
+        match reader.read(&record) {
+            Err(Meaning::NameText { what, wanted }) => (what, wanted),
+            other => panic!("{other:?}"),
         }
-    );
-    words.store(1, &[u64::from_le_bytes(*b"keykeyke")]);
-    words.store(2, &[u64::from_le_bytes(*b"a\r\nb:c\0\0")]);
-    let why = reader.read(name).unwrap_err();
-    assert_eq!(
-        why,
-        Meaning::NameText {
-            what: "ETag",
-            wanted: "printable ASCII"
-        }
-    );
+    };
+    let mut bytes = *b"keykeyke";
+    bytes[3] = 0xff;
+    assert_eq!(what_of(1, bytes, &mut reader), ("key", "UTF-8"));
+    words.store(HEAD / 8 + 1, &[u64::from_le_bytes(*b"keykeyke")]);
+    let of_etag = what_of(2, *b"a\r\nb:c\0\0", &mut reader);
+    assert_eq!(of_etag, ("ETag", "printable ASCII"));
 }
 
 #[test]
-fn debug_shows_where_a_name_leads() {
+fn an_id_needs_no_name() {
     let (mut writer, mut reader, _) = both(1);
-    let name = writer.write(0, "b", "a\nb", "").unwrap();
-    assert_eq!(format!("{:?}", reader.read(name).unwrap()), r#""b"/"a\nb""#);
+    let record = writer.write(0, &Object::Opened(u64::MAX)).unwrap();
+    let read = reader.read(&record).unwrap();
+    assert_eq!(read.object, Object::Opened(u64::MAX));
 }
 
 proptest! {
     #[test]
-    fn what_is_written_is_read(bucket in "[a-z]{1,63}", key in ".{1,200}", etag in "[ -~]{0,128}") {
+    fn what_is_written_is_read(
+        bucket in "[a-z]{1,63}",
+        key in ".{1,200}",
+        etag in "[ -~]{0,128}",
+        version in proptest::option::of((any::<u64>(), "[ -~]{0,255}")),
+    ) {
         let (mut writer, mut reader, _) = both(2);
-        let name = writer.write(1, &bucket, &key, &etag).unwrap();
-        let read = reader.read(name).unwrap();
-        prop_assert_eq!((&*read.bucket, &*read.key), (&*bucket, &*key));
-        prop_assert_eq!(read.etag.as_deref().unwrap_or(""), &*etag);
+        let version = version.as_ref().map(|(size, id)| Version { size: *size, id: Some(&**id) });
+        let object = Object::Named { bucket: &*bucket, key: &*key, etag: Some(&*etag), version };
+        let record = writer.write(1, &object).unwrap();
+        prop_assert_eq!(reader.read(&record).unwrap().object, owned(&object));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 
 use super::abi::*;
-use super::arena::{MAX_ETAG, MAX_KEY, NameRef};
+use super::arena::{HEAD, MAX_ETAG, MAX_KEY, MAX_VERSION, Number, RecordRef};
 use super::atomics::mutant;
 use super::codes::{self, Policy};
 
@@ -39,6 +39,8 @@ pub enum CheckedOp {
     Nop,
     /// An object or a range of it.
     Get(CheckedGet),
+    /// The end of the request with this entry's number.
+    Cancel,
 }
 
 /// A GET whose fields are in range. Whether slot and object exist is for others to judge.
@@ -48,10 +50,10 @@ pub struct CheckedGet {
     pub policy: Option<Policy>,
     /// Where the bytes go.
     pub destination: Destination,
-    /// Offset and length (at least 1, no overflow); `None` is the whole object.
+    /// Offset and length (no overflow); `None` is the whole object.
     pub range: Option<(u64, u64)>,
-    /// Where its name lies in the key arena.
-    pub name: NameRef,
+    /// Where its record lies in the key arena.
+    pub record: RecordRef,
     /// Milliseconds until it is given up, other than the engine's default.
     pub deadline_ms: Option<NonZeroU32>,
 }
@@ -130,12 +132,6 @@ pub enum Malformed {
 /// A submission that is well formed and asks for what cannot be: an error of that request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Meaning {
-    /// A range of no bytes.
-    #[error("a range from {offset} of 0 bytes cannot be asked for")]
-    RangeEmpty {
-        /// The first byte.
-        offset: u64,
-    },
     /// A range that passes the largest offset.
     #[error("a range from {offset} of {len} bytes ends past the largest offset")]
     RangeOverflow {
@@ -152,11 +148,11 @@ pub enum Meaning {
         /// The bytes.
         len: u64,
     },
-    /// A name that is not within the key arena.
+    /// A record that is not within the key arena.
     #[error(
-        "a name of {len} bytes at {at} is not within the arena of {arena} bytes, or not at a multiple of 8"
+        "a record of {len} bytes at {at} is not within the arena of {arena} bytes, or not at a multiple of 8"
     )]
-    NameOutside {
+    RecordOutside {
         /// Where it begins.
         at: u32,
         /// Its bytes.
@@ -164,9 +160,9 @@ pub enum Meaning {
         /// The arena's bytes.
         arena: u32,
     },
-    /// A bucket, key or ETag without bytes or with too many.
+    /// A bucket or key without bytes, or a text with too many.
     #[error(
-        "bucket of {bucket} bytes (1 to 255), key of {key} (1 to 1024), ETag of {etag} (0 to 128)"
+        "bucket of {bucket} bytes (1 to 255), key of {key} (1 to 1024), ETag of {etag} (0 to 128), version of {version} (0 to 255)"
     )]
     NameLength {
         /// The bucket's bytes.
@@ -175,11 +171,13 @@ pub enum Meaning {
         key: usize,
         /// The ETag's bytes.
         etag: usize,
+        /// The version's bytes.
+        version: usize,
     },
-    /// A bucket or key that is not UTF-8, or an ETag that is not printable ASCII.
+    /// A bucket or key that is not UTF-8, or an ETag or version that is not printable ASCII.
     #[error("the {what} is not {wanted}")]
     NameText {
-        /// `bucket`, `key` or `ETag`.
+        /// `bucket`, `key`, `ETag` or `version`.
         what: &'static str,
         /// What it must be.
         wanted: &'static str,
@@ -224,6 +222,7 @@ pub fn check(raw: &Sqe, sequence: u32, limits: &Limits) -> Result<CheckedSqe, Re
     let (entry, user_data) = (raw.entry, raw.user_data);
     let op = match raw.op {
         OP_NOP => Ok(CheckedOp::Nop),
+        OP_CANCEL => Ok(CheckedOp::Cancel),
         _ => check_get(raw, limits).map(CheckedOp::Get),
     };
     match op {
@@ -260,8 +259,9 @@ fn check_form(raw: &Sqe, sequence: u32, limits: &Limits) -> Result<(), Malformed
         OP_NOP => is_bare(raw),
         OP_GET => {
             check_get_form(raw, sequence)?;
-            raw.reserved == [0; 3] && has_only_its_destination(raw)
+            raw.reserved == [0; 2] && has_only_its_destination(raw) && has_only_its_object(raw)
         }
+        OP_CANCEL => is_bare(raw) && raw.user_data == 0,
         op => return Err(Malformed::Op { sequence, op }),
     };
     if unused {
@@ -273,8 +273,9 @@ fn check_form(raw: &Sqe, sequence: u32, limits: &Limits) -> Result<(), Malformed
 
 fn check_get_form(raw: &Sqe, sequence: u32) -> Result<(), Malformed> {
     let flags = raw.flags;
-    let both = SQE_FIXED | SQE_LEASE;
-    if flags & !SQE_FLAGS != 0 || flags & both == both {
+    let has_both = |both| flags & both == both;
+    let excluded = has_both(SQE_FIXED | SQE_LEASE) || has_both(SQE_PINNED | SQE_OPENED);
+    if flags & !SQE_FLAGS != 0 || excluded {
         return Err(Malformed::Flags { sequence, flags });
     }
     let policy = raw.policy;
@@ -284,7 +285,7 @@ fn check_get_form(raw: &Sqe, sequence: u32) -> Result<(), Malformed> {
     Ok(())
 }
 
-/// Whether a NOP has nothing but what every submission has.
+/// Whether a submission has nothing but what every one has.
 #[inline]
 fn is_bare(raw: &Sqe) -> bool {
     // What is left of each word without operation, sequence, user data and request number.
@@ -297,6 +298,14 @@ fn has_only_its_destination(raw: &Sqe) -> bool {
         raw.memory == 0
     } else {
         (raw.slab, raw.slot, raw.generation) == (0, 0, 0)
+    }
+}
+
+fn has_only_its_object(raw: &Sqe) -> bool {
+    if raw.flags & SQE_OPENED == 0 {
+        raw.version_len == 0 || raw.flags & SQE_PINNED != 0
+    } else {
+        (raw.bucket_len, raw.key_len, raw.etag_len, raw.version_len) == (0, 0, 0, 0)
     }
 }
 
@@ -317,7 +326,7 @@ fn check_get(raw: &Sqe, limits: &Limits) -> Result<CheckedGet, Meaning> {
         policy: codes::policy(raw.policy),
         destination,
         range: check_range(raw)?,
-        name: check_name(raw, limits)?,
+        record: check_record(raw, limits)?,
         deadline_ms: NonZeroU32::new(raw.deadline_ms),
     })
 }
@@ -330,47 +339,62 @@ fn check_range(raw: &Sqe) -> Result<Option<(u64, u64)>, Meaning> {
             _ => Err(Meaning::RangeOfWhole { offset, len }),
         };
     }
-    if len == 0 {
-        return Err(Meaning::RangeEmpty { offset });
-    }
     match offset.checked_add(len) {
         Some(_) => Ok(Some((offset, len))),
         None => Err(Meaning::RangeOverflow { offset, len }),
     }
 }
 
-fn check_name(raw: &Sqe, limits: &Limits) -> Result<NameRef, Meaning> {
-    let (bucket, key, etag) = (
+fn check_record(raw: &Sqe, limits: &Limits) -> Result<RecordRef, Meaning> {
+    let (bucket, key, etag, version) = (
         usize::from(raw.bucket_len),
         usize::from(raw.key_len),
         usize::from(raw.etag_len),
+        usize::from(raw.version_len),
     );
-    check_lengths(bucket, key, etag)?;
-    let len = (bucket + key + etag) as u32;
+    let number = match raw.flags & (SQE_PINNED | SQE_OPENED) {
+        0 => Number::Unused,
+        SQE_PINNED => Number::PinnedSize,
+        _ => Number::OpenedId,
+    };
+    if number != Number::OpenedId {
+        check_lengths([bucket, key, etag, version])?;
+    }
+    let len = (HEAD + bucket + key + etag + version) as u32;
     let end = raw.name_at.checked_add(len);
     let inside = end.is_some_and(|end| end <= limits.arena) || mutant(19);
     if !inside || !raw.name_at.is_multiple_of(8) {
-        return Err(Meaning::NameOutside {
+        return Err(Meaning::RecordOutside {
             at: raw.name_at,
             len,
             arena: limits.arena,
         });
     }
-    Ok(NameRef {
+    Ok(RecordRef {
         at: raw.name_at,
         bucket_len: raw.bucket_len,
         key_len: raw.key_len,
         etag_len: raw.etag_len,
+        version_len: raw.version_len,
+        number,
     })
 }
 
-/// The lengths that a name may have.
-pub(super) fn check_lengths(bucket: usize, key: usize, etag: usize) -> Result<(), Meaning> {
-    let fits = (1..=255).contains(&bucket) && (1..=MAX_KEY).contains(&key) && etag <= MAX_ETAG;
+/// The lengths that bucket, key, ETag and version may have.
+pub(super) fn check_lengths([bucket, key, etag, version]: [usize; 4]) -> Result<(), Meaning> {
+    let fits = (1..=255).contains(&bucket)
+        && (1..=MAX_KEY).contains(&key)
+        && etag <= MAX_ETAG
+        && version <= MAX_VERSION;
     if fits {
         Ok(())
     } else {
-        Err(Meaning::NameLength { bucket, key, etag })
+        Err(Meaning::NameLength {
+            bucket,
+            key,
+            etag,
+            version,
+        })
     }
 }
 

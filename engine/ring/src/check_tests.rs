@@ -64,11 +64,13 @@ fn a_get_keeps_what_it_says() {
             fixed: true,
         },
         range: Some((10, 20)),
-        name: NameRef {
+        record: RecordRef {
             at: 1408,
             bucket_len: 5,
             key_len: 4,
             etag_len: 6,
+            version_len: 0,
+            number: Number::Unused,
         },
         deadline_ms: NonZeroU32::new(9),
     };
@@ -78,10 +80,10 @@ fn a_get_keeps_what_it_says() {
 #[test]
 fn what_breaks_the_form_is_malformed() {
     let is_op = |raw| matches!(malformed(raw), Malformed::Op { sequence: 5, .. });
-    for op in [OP_CANCEL, OP_OPEN, 4, 255] {
+    for op in [3, 4, 255] {
         assert!(is_op(Sqe { op, ..get() }), "{op}");
     }
-    for flags in [8, 0x8000, SQE_FIXED | SQE_LEASE] {
+    for flags in [32, 0x8000, SQE_FIXED | SQE_LEASE, SQE_PINNED | SQE_OPENED] {
         let why = malformed(Sqe { flags, ..get() });
         assert_eq!(why, Malformed::Flags { sequence: 5, flags });
     }
@@ -127,12 +129,36 @@ fn a_field_that_is_not_used_must_be_zero() {
     assert_eq!(malformed(Sqe { flags: 1, ..nop }), reserved);
     assert_eq!(
         malformed(Sqe {
-            reserved: [0, 0, 1],
+            reserved: [0, 1],
             ..get()
         }),
         reserved
     );
     assert_eq!(malformed(Sqe { memory: 1, ..get() }), reserved);
+    let version_len = 1;
+    assert_eq!(
+        malformed(Sqe {
+            version_len,
+            ..get()
+        }),
+        reserved
+    );
+    let flags = SQE_OPENED;
+    assert_eq!(malformed(Sqe { flags, ..get() }), reserved);
+    let op = OP_CANCEL;
+    assert_eq!(
+        check(&Sqe { op, ..nop }, 5, &LIMITS).unwrap().op(),
+        &CheckedOp::Cancel
+    );
+    let user_data = 1;
+    assert_eq!(
+        malformed(Sqe {
+            op,
+            user_data,
+            ..nop
+        }),
+        reserved
+    );
     assert_eq!(
         malformed(Sqe {
             flags: SQE_LEASE,
@@ -144,10 +170,6 @@ fn a_field_that_is_not_used_must_be_zero() {
 
 #[test]
 fn what_cannot_be_is_wrong_in_meaning_only() {
-    assert_eq!(
-        meaning(Sqe { len: 0, ..get() }),
-        Meaning::RangeEmpty { offset: 10 }
-    );
     let (offset, len) = (u64::MAX - 3, 4);
     assert_eq!(
         meaning(Sqe {
@@ -188,7 +210,7 @@ fn a_name_must_lie_within_the_arena() {
     assert!(
         check(
             &Sqe {
-                name_at: arena - 16,
+                name_at: arena - 32,
                 ..get()
             },
             5,
@@ -196,13 +218,13 @@ fn a_name_must_lie_within_the_arena() {
         )
         .is_ok()
     );
-    for name_at in [arena - 8, arena, u32::MAX - 7, 4, 1409] {
+    for name_at in [arena - 24, arena, u32::MAX - 7, 4, 1409] {
         let why = meaning(Sqe { name_at, ..get() });
         assert_eq!(
             why,
-            Meaning::NameOutside {
+            Meaning::RecordOutside {
                 at: name_at,
-                len: 9,
+                len: 25,
                 arena
             }
         );
@@ -224,6 +246,16 @@ fn a_name_must_lie_within_the_arena() {
         etag_len: 129,
         ..get()
     }));
+    let opened = Sqe {
+        flags: SQE_OPENED,
+        bucket_len: 0,
+        key_len: 0,
+        ..get()
+    };
+    let Ok(CheckedOp::Get(by_id)) = check(&opened, 5, &LIMITS).map(|checked| *checked.op()) else {
+        panic!("an id needs no name")
+    };
+    assert_eq!(by_id.record.number, Number::OpenedId);
 }
 
 proptest! {

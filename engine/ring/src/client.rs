@@ -4,11 +4,12 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use super::abi::*;
-use super::arena::ArenaWriter;
+use super::arena::{ArenaWriter, Number, Object};
 use super::atomics::mutant;
 use super::bell::Bell;
 use super::check::{Destination, Limits, Meaning, Rejected, check};
 use super::codes::{self, Policy};
+use super::detail::{DETAIL_WORDS, Detail};
 use super::layout::*;
 use super::spsc::{Consumer, CursorJump, NoRoom, Producer};
 use super::words::{Region, Words};
@@ -16,12 +17,8 @@ use super::words::{Region, Words};
 /// An object to read, as a client says it.
 #[derive(Clone, Copy, Debug)]
 pub struct GetRequest<'a> {
-    /// The bucket.
-    pub bucket: &'a str,
-    /// The key.
-    pub key: &'a str,
-    /// The ETag that the object must have, if any.
-    pub etag: Option<&'a str>,
+    /// Which object.
+    pub object: Object<&'a str>,
     /// Offset and length; `None` is the whole object.
     pub range: Option<(u64, u64)>,
     /// Where the bytes go.
@@ -104,6 +101,7 @@ enum State {
     Free,
     InFlight,
     Announced,
+    Cancelled { announced: bool },
 }
 
 /// The client's end of a queue.
@@ -118,6 +116,9 @@ pub struct Client {
     /// of the arena, and two completions.
     free: Vec<u32>,
     states: Vec<State>,
+    /// Requests staged, and the GETs among them, which have no time of submission yet.
+    staged: u32,
+    unstamped: Vec<u32>,
     broken: Option<Broken>,
 }
 
@@ -132,7 +133,7 @@ impl Reaped<'_> {
     /// What more there is to say of it.
     pub fn detail(&self) -> Option<Detail> {
         let at = self.cqe.detail as usize * DETAIL_WORDS;
-        (self.cqe.detail != NO_DETAIL).then(|| Detail::from_words(self.details.load(at)))
+        (self.cqe.detail != NO_DETAIL).then(|| Detail::load(self.details, at))
     }
 }
 
@@ -152,7 +153,7 @@ impl Client {
                 client.own_cursor(SQ_TAIL),
                 service.cursor(SQ_HEAD),
                 service.cursor(SQ_EVENT),
-                entries,
+                layout.submissions(),
                 start,
             ),
             completions: Consumer::new(
@@ -172,6 +173,8 @@ impl Client {
             records: layout.completions(),
             free: (0..entries).rev().collect(),
             states: vec![State::Free; entries as usize],
+            staged: 0,
+            unstamped: Vec::new(),
             broken: None,
         })
     }
@@ -191,17 +194,22 @@ impl Client {
     /// Stages a GET for the next [`submit`](Self::submit).
     pub fn push_get(&mut self, get: &GetRequest<'_>, user_data: u64) -> Result<Entry, PushError> {
         let entry = self.next_entry()?;
-        let etag = get.etag.unwrap_or_default();
-        let name = self.arena.write(entry, get.bucket, get.key, etag)?;
+        let record = self.arena.write(entry, &get.object)?;
         let mut sqe = Sqe {
             op: OP_GET,
             policy: get.policy.map_or(codes::DEFAULT_POLICY, codes::policy_code),
+            flags: match record.number {
+                Number::Unused => 0,
+                Number::PinnedSize => SQE_PINNED,
+                Number::OpenedId => SQE_OPENED,
+            },
             user_data,
             entry,
-            name_at: name.at,
-            key_len: name.key_len,
-            bucket_len: name.bucket_len,
-            etag_len: name.etag_len,
+            name_at: record.at,
+            key_len: record.key_len,
+            bucket_len: record.bucket_len,
+            etag_len: record.etag_len,
+            version_len: record.version_len,
             deadline_ms: get.deadline_ms,
             sequence: self.submissions.tail(),
             ..Sqe::default()
@@ -226,7 +234,26 @@ impl Client {
         if let Err(Rejected::Meaning { why, .. }) = check(&sqe, sqe.sequence, &self.limits) {
             return Err(PushError::Request(why));
         }
-        self.stage(sqe)
+        let staged = self.stage(sqe)?;
+        self.unstamped.push(entry);
+        Ok(staged)
+    }
+
+    /// Stages a cancel for the next [`submit`](Self::submit): the request ends soon, with a completion as
+    /// always. Once a request; for one that is not in flight, or was cancelled, nothing is staged.
+    pub fn push_cancel(&mut self, entry: Entry) -> Result<(), PushError> {
+        self.intact()?;
+        let announced = match self.states[entry.0 as usize] {
+            State::Free | State::Cancelled { .. } => return Ok(()),
+            state => state == State::Announced,
+        };
+        self.place(Sqe {
+            op: OP_CANCEL,
+            entry: entry.0,
+            ..Sqe::default()
+        })?;
+        self.states[entry.0 as usize] = State::Cancelled { announced };
+        Ok(())
     }
 
     #[inline]
@@ -238,25 +265,36 @@ impl Client {
 
     /// Fills the next submission for the request number on top of `free`.
     #[inline]
-    fn stage(&mut self, mut sqe: Sqe) -> Result<Entry, PushError> {
-        sqe.sequence = self.submissions.tail();
-        match self.submissions.push(&sqe.to_words()) {
-            Ok(()) => {}
-            // A service that shows completions before it shows that it took their submissions.
-            Err(NoRoom::Full) => {
-                let entries = self.limits.entries;
-                return Err(PushError::Full { entries });
-            }
-            Err(NoRoom::Jump(jump)) => return Err(self.broke(jump.into()).into()),
-        }
+    fn stage(&mut self, sqe: Sqe) -> Result<Entry, PushError> {
+        self.place(sqe)?;
         self.free.pop();
         self.states[sqe.entry as usize] = State::InFlight;
+        self.staged += 1;
         Ok(Entry(sqe.entry))
     }
 
-    /// Shows the service all staged requests, with one store. Returns whether it wants the bell.
+    #[inline]
+    fn place(&mut self, mut sqe: Sqe) -> Result<(), PushError> {
+        sqe.sequence = self.submissions.tail();
+        match self.submissions.push(&sqe.to_words()) {
+            Ok(()) => Ok(()),
+            // A service that shows completions before it shows that it took their submissions.
+            Err(NoRoom::Full) => {
+                let entries = self.limits.entries;
+                Err(PushError::Full { entries })
+            }
+            Err(NoRoom::Jump(jump)) => Err(self.broke(jump.into()).into()),
+        }
+    }
+
+    /// Shows the service all that is staged, with one store; `now_ns` is the time of the monotonic clock.
+    /// Returns whether the service wants the bell.
     #[must_use = "the service sleeps until the bell rings"]
-    pub fn submit(&mut self) -> bool {
+    pub fn submit(&mut self, now_ns: u64) -> bool {
+        self.staged = 0;
+        for entry in self.unstamped.drain(..) {
+            self.arena.stamp(entry, now_ns);
+        }
         if mutant(15) {
             let wakes = self.submissions.publish();
             self.completions.release();
@@ -298,17 +336,24 @@ impl Client {
         if cqe.is_terminal() || mutant(20) {
             *state = State::Free;
             self.free.push(entry);
-        } else if *state == State::Announced {
-            return Err(Broken::AnnouncedTwice { entry });
-        } else {
-            *state = State::Announced;
+            return Ok(());
         }
+        *state = match *state {
+            State::InFlight => State::Announced,
+            State::Cancelled { announced: false } => State::Cancelled { announced: true },
+            _ => return Err(Broken::AnnouncedTwice { entry }),
+        };
         Ok(())
     }
 
     /// Requests staged or in flight: those whose last completion was not taken.
     pub fn in_flight(&self) -> u32 {
         self.limits.entries - self.free.len() as u32
+    }
+
+    /// Requests staged.
+    pub fn staged(&self) -> u32 {
+        self.staged
     }
 
     /// Completions that can be taken.
@@ -324,7 +369,7 @@ impl Client {
     #[must_use = "sleeping on false may last for ever"]
     pub fn park(&mut self, min: u32) -> Result<bool, Broken> {
         self.intact()?;
-        let min = min.min(self.in_flight() - self.submissions.staged());
+        let min = min.min(self.in_flight() - self.staged);
         if min == 0 {
             return Ok(false);
         }

@@ -1,7 +1,7 @@
 //! Entry points for fuzzers: any bytes, no panic, and what must hold of whatever is accepted.
 
 use super::abi::{SQE_SIZE, Sqe};
-use super::arena::{ArenaReader, MAX_ETAG, MAX_KEY, NameRef};
+use super::arena::{ArenaReader, HEAD, MAX_ETAG, MAX_KEY, Number, Object, RecordRef, STRIPE};
 use super::check::{CheckedOp, Limits, check};
 use super::layout::Layout;
 use super::words::Region;
@@ -14,32 +14,38 @@ pub fn fuzz_sqe(data: &[u8]) {
     let raw: Sqe = zerocopy::transmute!(bytes);
     let limits = Limits {
         entries: 8,
-        arena: 8 * 1408,
+        arena: 8 * STRIPE as u32,
     };
     let Ok(checked) = check(&raw, raw.sequence, &limits) else {
         return;
     };
     assert!(checked.entry() < limits.entries);
     if let CheckedOp::Get(get) = checked.op() {
-        let bytes = u64::from(get.name.bucket_len)
-            + u64::from(get.name.key_len)
-            + u64::from(get.name.etag_len);
-        assert!(u64::from(get.name.at) + bytes <= u64::from(limits.arena));
+        let (start, end) = get.record.bounds();
+        assert!(start.is_multiple_of(8) && end <= limits.arena as usize);
         assert!(
             get.range
-                .is_none_or(|(offset, len)| len > 0 && offset.checked_add(len).is_some())
+                .is_none_or(|(offset, len)| offset.checked_add(len).is_some())
         );
     }
 }
 
-/// Reads the bytes, after three that give lengths, as a name in a key arena.
+/// Reads the bytes, after five that say of what lengths and kind, as a record in a key arena.
 pub fn fuzz_key(data: &[u8]) {
-    let [bucket_len, key_len, etag_len, text @ ..] = data else {
+    let [
+        bucket_len,
+        key_len,
+        etag_len,
+        version_len,
+        number,
+        text @ ..,
+    ] = data
+    else {
         return;
     };
     let Ok(layout) = Layout::new(1) else { return };
     let region = Region::heap(layout.client_bytes());
-    let mut words = [0; 176];
+    let mut words = [0; STRIPE / 8];
     for (word, bytes) in words.iter_mut().zip(text.chunks(8)) {
         let mut whole = [0; 8];
         whole[..bytes.len()].copy_from_slice(bytes);
@@ -48,15 +54,35 @@ pub fn fuzz_key(data: &[u8]) {
     region
         .own_words(layout.arena(), layout.arena_bytes())
         .store(0, &words);
-    let name = NameRef {
+    let record = RecordRef {
         at: 0,
         bucket_len: *bucket_len,
         key_len: u16::from(*key_len) * 4,
         etag_len: *etag_len / 2,
+        version_len: *version_len,
+        number: match number % 3 {
+            0 => Number::Unused,
+            1 => Number::PinnedSize,
+            _ => Number::OpenedId,
+        },
     };
-    if let Ok(read) = ArenaReader::new(&region, layout).read(name) {
-        assert_eq!(read.bucket.len(), usize::from(*bucket_len));
-        assert!(read.key.len() <= MAX_KEY);
-        assert!(read.etag.is_none_or(|etag| etag.len() <= MAX_ETAG));
+    assert!(record.bounds().1 >= HEAD);
+    let Ok(read) = ArenaReader::new(&region, layout).read(&record) else {
+        return;
+    };
+    assert_eq!(read.submitted_ns, words[0]);
+    match read.object {
+        Object::Opened(id) => assert_eq!(id, words[1]),
+        Object::Named {
+            bucket,
+            key,
+            etag,
+            version,
+        } => {
+            assert_eq!(bucket.len(), usize::from(*bucket_len));
+            assert!(key.len() <= MAX_KEY);
+            assert!(etag.is_none_or(|etag| etag.len() <= MAX_ETAG));
+            assert_eq!(version.is_some(), record.number == Number::PinnedSize);
+        }
     }
 }

@@ -45,7 +45,7 @@ proptest! {
         let mut tickets = Vec::new();
         for (user_data, writes) in rounds.into_iter().enumerate() {
             let _ = client.push_nop(user_data as u64);
-            let _ = client.submit();
+            let _ = client.submit(0);
             apply(&regions.client, &writes);
             for _ in 0..10 {
                 match service.take() {
@@ -70,7 +70,7 @@ proptest! {
         let (mut client, mut service) = regions.ends(layout, 0).unwrap();
         for (user_data, writes) in rounds.into_iter().enumerate() {
             let _ = client.push_nop(user_data as u64);
-            let _ = client.submit();
+            let _ = client.submit(0);
             while let Ok(Some(Taken::Nop(ticket))) = service.take() {
                 let _ = service.complete(ticket, &Outcome::default(), Some(&Detail::default()));
             }
@@ -78,7 +78,7 @@ proptest! {
             apply(&regions.service, &writes);
             for _ in 0..10 {
                 match client.reap() {
-                    Ok(Some(reaped)) => drop(reaped.detail().map(|detail| detail.etag().is_some())),
+                    Ok(Some(reaped)) => drop(reaped.detail().map(|detail| detail.text(TextKind::Cause).is_some())),
                     Ok(None) => {}
                     Err(broken) => prop_assert_eq!(client.reap().err(), Some(broken), "it stays broken"),
                 }
@@ -140,13 +140,13 @@ fn a_client_that_takes_no_completions_but_submits_on_is_overdrawn() {
     let (regions, _client, mut service) = fixture();
     for sequence in 0..9u32 {
         let entry = sequence % 4;
-        let words = regions.client.own_words(SQES, 4 * 64);
+        let words = regions.client.own_words(SQES, 16 * 64);
         let sqe = Sqe {
             entry,
             sequence,
             ..Sqe::default()
         };
-        words.store(entry as usize * 8, &sqe.to_words());
+        words.store(sequence as usize % 16 * 8, &sqe.to_words());
         let tail = regions.client.own_cursor(SQ_TAIL);
         tail.store(sequence + 1, Ordering::Release);
         let Ok(Some(Taken::Nop(ticket))) = service.take() else {

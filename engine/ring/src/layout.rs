@@ -1,8 +1,9 @@
-//! Where things lie in the two regions of a queue of a given size. `mod.rs` draws it.
+//! Where things lie in the two regions of a queue of a given size. `lib.rs` draws it.
 
-use super::abi::{CQE_SIZE, DETAIL_SIZE, SQE_SIZE};
+use super::abi::{CQE_SIZE, SQE_SIZE};
 use super::arena::STRIPE;
 use super::atomics::mutant;
+use super::detail::DETAIL_SIZE;
 
 /// The most entries a queue may have.
 pub const MAX_ENTRIES: u32 = 1 << 15;
@@ -67,6 +68,12 @@ impl Layout {
         self.entries
     }
 
+    /// Entries of the submission ring: each request number has room for its request, for the cancel of that, and
+    /// for the cancel of the request before, which may have ended before its cancel was taken.
+    pub fn submissions(self) -> u32 {
+        self.entries * 4
+    }
+
     /// Entries of the completion ring: two for each request in flight, so that it cannot overflow.
     pub fn completions(self) -> u32 {
         if mutant(11) {
@@ -77,7 +84,7 @@ impl Layout {
 
     /// Bytes of all submission entries.
     pub(super) fn sqe_bytes(self) -> usize {
-        self.entries as usize * SQE_SIZE
+        self.submissions() as usize * SQE_SIZE
     }
 
     /// Bytes of all completion entries.
@@ -141,7 +148,7 @@ mod tests {
     fn the_parts_of_a_region_follow_each_other_aligned_and_within_it() {
         for shift in 0..=15 {
             let layout = Layout::new(1 << shift).unwrap();
-            assert_eq!(layout.arena(), HEADER + 64 * layout.entries() as usize);
+            assert_eq!(layout.arena(), HEADER + 64 * 4 * layout.entries() as usize);
             assert_eq!(
                 layout.details(),
                 HEADER + 32 * 2 * layout.entries() as usize

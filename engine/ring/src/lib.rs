@@ -7,8 +7,8 @@
 //!  128  CQ head                                     128  SQ event: wake me when the SQ tail passes this
 //!  256  CQ event: wake me when the CQ tail ...      256  CQ tail
 //!  384  (free)                                      384  (free)
-//!  512  SQE array      n x 64 bytes                 512  CQE array        2n x 32 bytes
-//!  ...  key arena      n x 1408 bytes               ...  detail records   2n x 512 bytes
+//!  512  SQE array      4n x 64 bytes                512  CQE array        2n x 32 bytes
+//!  ...  key arena      n x 1728 bytes               ...  detail records   2n x 1024 bytes
 //!
 //!          Client ── push, submit ──> SQEs ──> Service ── take
 //!          Client <── reap ── CQEs <── publish, complete ── Service
@@ -22,9 +22,9 @@
 //! - Each side believes only its private cursors. What the other side writes is copied once, and the copy is
 //!   judged; nothing that it writes, at whatever time, leads out of bounds, to a panic or to undefined behaviour.
 //! - A request number is in flight from push until its last completion was taken. It stands for one submission,
-//!   one stripe of the key arena and two completions (one with [`CQE_MORE`], one without): with `n` numbers
-//!   neither ring can overflow, in whatever order requests complete. A queue without free numbers is full,
-//!   which is an error of the push and never a loss.
+//!   its cancel and that of the request before, one stripe of the key arena, and two completions (one with
+//!   [`CQE_MORE`], one without): with `n` numbers neither ring can overflow, in whatever order requests complete.
+//!   A queue without free numbers is full, which is an error of the push and never a loss.
 //! - For the same reason a side publishes what it took before it publishes what it made.
 //! - Detail record `i` belongs to completion entry `i`, and is the service's again when the client's head passes it.
 //! - A batch is one store of a tail, and at most one bell: only if the other side asked to be woken for an entry in it.
@@ -41,6 +41,7 @@ pub mod bench;
 mod check;
 mod client;
 mod codes;
+mod detail;
 mod fuzz;
 mod layout;
 mod service;
@@ -55,7 +56,7 @@ mod models;
 mod queue_tests;
 
 pub use abi::*;
-pub use arena::{MAX_ETAG, MAX_KEY, Name, NameRef};
+pub use arena::{MAX_ETAG, MAX_KEY, MAX_VERSION, Object, Record, RecordRef, Version};
 pub use bell::Bell;
 pub use check::{
     CheckedGet, CheckedOp, CheckedSqe, Destination, Limits, Malformed, Meaning, Rejected, check,
@@ -65,6 +66,7 @@ pub use codes::{
     INVALID_REQUEST, NO_CODE, Policy, error_code, error_name, path_code, path_name, reason_code,
     reason_name,
 };
+pub use detail::{DETAIL_CUT, DETAIL_ERRNO, DETAIL_SIZE, Detail, TextKind, UNKNOWN};
 pub use fuzz::{fuzz_key, fuzz_sqe};
 pub use layout::{BadEntries, Layout, MAX_ENTRIES, RegionTooSmall};
 pub use service::{AnnounceError, Ended, Outcome, Service, Taken, Ticket};

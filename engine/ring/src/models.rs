@@ -231,7 +231,7 @@ fn credit_that_came_back_has_room_on_both_rings() {
         let ask = move || {
             for user_data in 0..REQUESTS {
                 client.push_nop(user_data).unwrap();
-                let _ = client.submit();
+                let _ = client.submit(0);
                 let mut ended = false;
                 while !ended {
                     match client.reap().unwrap() {
@@ -277,7 +277,7 @@ fn client_and_service_wake_each_other() {
         let ask = move || {
             for user_data in 0..REQUESTS {
                 client.push_nop(user_data).unwrap();
-                if client.submit() {
+                if client.submit(0) {
                     to_service.ring();
                 }
                 while client.park(1).unwrap() {

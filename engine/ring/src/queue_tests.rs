@@ -15,11 +15,21 @@ fn queue(entries: u32, start: u32) -> (Client, Service) {
     Regions::heap(layout).ends(layout, start).unwrap()
 }
 
+fn key_of(record: &Record) -> &str {
+    match &record.object {
+        Object::Named { key, .. } => key,
+        Object::Opened(_) => panic!("not by its name"),
+    }
+}
+
 fn whole<'a>(bucket: &'a str, key: &'a str) -> GetRequest<'a> {
     GetRequest {
-        bucket,
-        key,
-        etag: None,
+        object: Object::Named {
+            bucket,
+            key,
+            etag: None,
+            version: None,
+        },
         range: None,
         destination: Destination::LeaseHost,
         policy: None,
@@ -37,7 +47,6 @@ fn a_get_arrives_as_it_was_pushed_and_its_detail_comes_back() {
         fixed: false,
     };
     let get = GetRequest {
-        etag: Some("\"e\""),
         range: Some((5, 6)),
         destination: slot,
         policy: Some(Policy::Http),
@@ -45,12 +54,11 @@ fn a_get_arrives_as_it_was_pushed_and_its_detail_comes_back() {
     };
     client.push_get(&get, 42).unwrap();
     assert_eq!(service.take(), Ok(None), "staged is not submitted");
-    let _ = client.submit();
-    let Ok(Some(Taken::Get(ticket, checked, name))) = service.take() else {
+    let _ = client.submit(99);
+    let Ok(Some(Taken::Get(ticket, checked, record))) = service.take() else {
         panic!()
     };
-    assert_eq!((&*name.bucket, &*name.key), ("train", "k/\u{e9}"));
-    assert_eq!(name.etag.as_deref(), Some("\"e\""));
+    assert_eq!((key_of(&record), record.submitted_ns), ("k/\u{e9}", 99));
     assert_eq!(
         (checked.range, checked.policy),
         (Some((5, 6)), Some(Policy::Http))
@@ -58,7 +66,7 @@ fn a_get_arrives_as_it_was_pushed_and_its_detail_comes_back() {
     assert_eq!(checked.destination, slot);
 
     let mut detail = Detail::default();
-    detail.set_version_id("v1");
+    detail.add(TextKind::VersionId, "v1");
     let outcome = Outcome {
         bytes: 6,
         path: path_code("http").unwrap(),
@@ -76,10 +84,11 @@ fn a_get_arrives_as_it_was_pushed_and_its_detail_comes_back() {
 fn a_request_that_cannot_be_is_refused_at_push() {
     let (mut client, _) = queue(1, 0);
     let get = GetRequest {
-        range: Some((1, 0)),
+        range: Some((u64::MAX, 2)),
         ..whole("b", "k")
     };
-    let why = Meaning::RangeEmpty { offset: 1 };
+    let (offset, len) = (u64::MAX, 2);
+    let why = Meaning::RangeOverflow { offset, len };
     assert_eq!(client.push_get(&get, 0), Err(PushError::Request(why)));
     assert_eq!(client.in_flight(), 0);
     assert!(
@@ -97,9 +106,9 @@ fn a_name_changed_to_nonsense_after_the_push_is_an_error_completion() {
     client.push_get(&whole("b", "k"), 7).unwrap();
     regions
         .client
-        .own_words(layout.arena(), 8)
-        .store(0, &[u64::MAX]);
-    let _ = client.submit();
+        .own_words(layout.arena(), 24)
+        .store(2, &[u64::MAX]);
+    let _ = client.submit(0);
     let why = Meaning::NameText {
         what: "bucket",
         wanted: "UTF-8",
@@ -112,7 +121,7 @@ fn a_name_changed_to_nonsense_after_the_push_is_an_error_completion() {
         (7, INVALID_REQUEST)
     );
     assert_eq!(
-        reaped.detail().unwrap().text(),
+        reaped.detail().unwrap().text(TextKind::First),
         Some("the bucket is not UTF-8")
     );
 }
@@ -121,7 +130,7 @@ fn a_name_changed_to_nonsense_after_the_push_is_an_error_completion() {
 fn an_end_is_announced_once() {
     let (mut client, mut service) = queue(1, 0);
     client.push_nop(1).unwrap();
-    let _ = client.submit();
+    let _ = client.submit(0);
     let Ok(Some(Taken::Nop(ticket))) = service.take() else {
         panic!()
     };
@@ -157,7 +166,7 @@ fn waiting_is_clamped_to_what_was_submitted() {
     assert_eq!(client.park(3), Ok(false), "nothing is outstanding");
     client.push_nop(0).unwrap();
     assert_eq!(client.park(3), Ok(false), "staged requests do not complete");
-    let _ = client.submit();
+    let _ = client.submit(0);
     client.push_nop(1).unwrap();
     assert_eq!(client.park(3), Ok(true));
     let Ok(Some(Taken::Nop(ticket))) = service.take() else {
@@ -168,9 +177,46 @@ fn waiting_is_clamped_to_what_was_submitted() {
     assert_eq!(client.ready(), Ok(1));
 }
 
+#[test]
+fn a_cancel_reaches_the_request_it_was_for_and_no_later_one() {
+    let (mut client, mut service) = queue(2, 0);
+    let entry = client.push_nop(1).unwrap();
+    client.push_cancel(entry).unwrap();
+    client.push_cancel(entry).unwrap();
+    let _ = client.submit(0);
+    assert_eq!(client.park(9), Ok(true), "a cancel alone completes nothing");
+    let Ok(Some(Taken::Nop(ticket))) = service.take() else {
+        panic!()
+    };
+    assert_eq!(service.take(), Ok(Some(Taken::Cancel(ticket.entry()))));
+    assert_eq!(service.take(), Ok(None), "once a request");
+    service
+        .announce(&ticket, &Outcome::default(), None)
+        .unwrap();
+    service.complete(ticket, &Outcome::default(), None).unwrap();
+    let _ = service.publish();
+    assert!(client.reap().unwrap().is_some() && client.reap().unwrap().is_some());
+
+    let late = client.push_nop(2).unwrap();
+    let _ = client.submit(0);
+    let Ok(Some(Taken::Nop(ticket))) = service.take() else {
+        panic!()
+    };
+    client.push_cancel(late).unwrap();
+    let _ = client.submit(0);
+    service.complete(ticket, &Outcome::default(), None).unwrap();
+    let _ = service.publish();
+    assert_eq!(service.take(), Ok(None), "it has ended");
+    assert!(client.reap().unwrap().is_some());
+    client.push_cancel(late).unwrap();
+    let _ = client.submit(0);
+    assert_eq!(service.take(), Ok(None), "nothing was staged for it");
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Push,
+    Cancel(u64),
     Submit,
     Take,
     Announce(usize),
@@ -182,6 +228,7 @@ enum Step {
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         4 => Just(Step::Push),
+        2 => any::<u64>().prop_map(Step::Cancel),
         2 => Just(Step::Submit),
         4 => Just(Step::Take),
         2 => any::<usize>().prop_map(Step::Announce),
@@ -202,7 +249,7 @@ proptest! {
         let entries = 1 << shift;
         let (mut client, mut service) = queue(entries, 0u32.wrapping_sub(back));
         let mut open: Vec<(Ticket, bool)> = Vec::new();
-        let mut in_flight: HashMap<u64, String> = HashMap::new();
+        let mut in_flight: HashMap<u64, (Entry, String)> = HashMap::new();
         let mut next = 0;
         for step in steps {
             match step {
@@ -211,18 +258,27 @@ proptest! {
                     let pushed = client.push_get(&whole("bucket", &key), next);
                     if in_flight.len() == entries as usize {
                         prop_assert_eq!(pushed, Err(PushError::Full { entries }));
-                    } else if pushed.is_ok() {
-                        in_flight.insert(next, key);
+                    } else if let Ok(entry) = pushed {
+                        in_flight.insert(next, (entry, key));
                         next += 1;
                     } else {
                         prop_assert!(false, "there was credit: {:?}", pushed);
                     }
                 }
-                Step::Submit => drop(client.submit()),
+                Step::Cancel(nth) if !in_flight.is_empty() => {
+                    let nth = nth as usize % in_flight.len();
+                    let (entry, _) = in_flight.values().nth(nth).unwrap();
+                    client.push_cancel(*entry).unwrap();
+                }
+                Step::Submit => drop(client.submit(0)),
                 Step::Take => match service.take().unwrap() {
-                    Some(Taken::Get(ticket, _, name)) => {
-                        prop_assert_eq!(Some(&*name.key), in_flight.get(&ticket.user_data()).map(|key| &**key));
+                    Some(Taken::Get(ticket, _, record)) => {
+                        prop_assert_eq!(Some(key_of(&record)), in_flight.get(&ticket.user_data()).map(|(_, key)| &**key));
                         open.push((ticket, false));
+                    }
+                    Some(Taken::Cancel(entry)) => {
+                        let is_open = open.iter().any(|(ticket, _)| ticket.entry() == entry);
+                        prop_assert!(is_open, "a cancel of what is in flight");
                     }
                     other => prop_assert_eq!(other, None),
                 },
@@ -291,10 +347,10 @@ fn two_threads_that_sleep_between_batches_lose_no_request_and_no_wake() {
             let mut served = 0;
             while served < REQUESTS {
                 while let Some(taken) = service.take().unwrap() {
-                    let Taken::Get(ticket, _, name) = taken else {
+                    let Taken::Get(ticket, _, record) = taken else {
                         panic!()
                     };
-                    assert_eq!(&*name.key, ticket.user_data().to_string());
+                    assert_eq!(key_of(&record), ticket.user_data().to_string());
                     if served % 3 == 0 {
                         service
                             .announce(&ticket, &Outcome::default(), None)
@@ -326,7 +382,7 @@ fn two_threads_that_sleep_between_batches_lose_no_request_and_no_wake() {
             {
                 pushed += 1;
             }
-            if client.submit() {
+            if client.submit(0) {
                 to_service.ring().unwrap();
             }
             let want = 1 + (pushed % 5) as u32;

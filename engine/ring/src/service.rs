@@ -1,10 +1,11 @@
 //! The service's end of a queue: takes requests of a client that it does not trust, and completes them.
 
 use super::abi::*;
-use super::arena::{ArenaReader, Name};
+use super::arena::{ArenaReader, Record};
 use super::atomics::mutant;
 use super::check::{CheckedGet, CheckedOp, Limits, Malformed, Meaning, Rejected, check};
 use super::codes;
+use super::detail::{DETAIL_WORDS, Detail, TextKind};
 use super::layout::*;
 use super::spsc::{Consumer, CursorJump, NoRoom, Producer};
 use super::words::{OwnWords, Region};
@@ -33,6 +34,11 @@ pub struct Ticket {
 }
 
 impl Ticket {
+    /// The client's number of the request, below the queue's entries: no other in flight has it.
+    pub fn entry(&self) -> u32 {
+        self.entry as u32
+    }
+
     /// The number given with the request.
     pub fn user_data(&self) -> u64 {
         self.user_data
@@ -45,7 +51,9 @@ pub enum Taken {
     /// Does nothing.
     Nop(Ticket),
     /// Reads an object.
-    Get(Ticket, CheckedGet, Name),
+    Get(Ticket, CheckedGet, Record),
+    /// Asks for the end of the request with this number, which is in flight.
+    Cancel(u32),
     /// Was wrong in meaning and answered so: nothing to do but count it.
     Refused(Meaning),
 }
@@ -115,7 +123,7 @@ impl Service {
                 client.cursor(SQ_TAIL),
                 service.own_cursor(SQ_HEAD),
                 service.own_cursor(SQ_EVENT),
-                entries,
+                layout.submissions(),
                 start,
             ),
             completions: Producer::new(
@@ -143,31 +151,41 @@ impl Service {
     #[inline]
     pub fn take(&mut self) -> Result<Option<Taken>, Ended> {
         self.going()?;
-        let sequence = self.submissions.head();
-        let copy = match self.submissions.pop() {
-            Ok(Some(words)) => Sqe::from_words(words),
-            Ok(None) => return Ok(None),
-            Err(jump) => return Err(self.end(jump.into())),
-        };
-        let checked = match check(&copy, sequence, &self.limits) {
-            Ok(checked) => checked,
-            Err(Rejected::Malformed(why)) => return Err(self.end(why.into())),
-            Err(Rejected::Meaning {
-                entry,
-                user_data,
-                why,
-            }) => {
-                let ticket = self.open(sequence, entry, user_data)?;
-                return self.refuse(ticket, why).map(Some);
+        loop {
+            let sequence = self.submissions.head();
+            let copy = match self.submissions.pop() {
+                Ok(Some(words)) => Sqe::from_words(words),
+                Ok(None) => return Ok(None),
+                Err(jump) => return Err(self.end(jump.into())),
+            };
+            let checked = match check(&copy, sequence, &self.limits) {
+                Ok(checked) => checked,
+                Err(Rejected::Malformed(why)) => return Err(self.end(why.into())),
+                Err(Rejected::Meaning {
+                    entry,
+                    user_data,
+                    why,
+                }) => {
+                    let ticket = self.open(sequence, entry, user_data)?;
+                    return self.refuse(ticket, why).map(Some);
+                }
+            };
+            let entry = checked.entry();
+            if let CheckedOp::Cancel = checked.op() {
+                // One that comes after the end has nothing to end.
+                if self.states[entry as usize] == State::Free {
+                    continue;
+                }
+                return Ok(Some(Taken::Cancel(entry)));
             }
-        };
-        let ticket = self.open(sequence, checked.entry(), checked.user_data())?;
-        match checked.op() {
-            CheckedOp::Nop => Ok(Some(Taken::Nop(ticket))),
-            CheckedOp::Get(get) => match self.arena.read(get.name) {
-                Ok(name) => Ok(Some(Taken::Get(ticket, *get, name))),
+            let ticket = self.open(sequence, entry, checked.user_data())?;
+            let CheckedOp::Get(get) = checked.op() else {
+                return Ok(Some(Taken::Nop(ticket)));
+            };
+            return match self.arena.read(&get.record) {
+                Ok(record) => Ok(Some(Taken::Get(ticket, *get, record))),
                 Err(why) => self.refuse(ticket, why).map(Some),
-            },
+            };
         }
     }
 
@@ -193,7 +211,7 @@ impl Service {
 
     fn refuse(&mut self, ticket: Ticket, why: Meaning) -> Result<Taken, Ended> {
         let mut detail = Detail::default();
-        detail.set_text(&why.to_string(), 0);
+        detail.add(TextKind::First, &why.to_string());
         let outcome = Outcome {
             error: codes::INVALID_REQUEST,
             ..Outcome::default()
@@ -260,8 +278,7 @@ impl Service {
         }
         // After the push, which knows that the entry and so the record is free; before it is published.
         if let Some(detail) = detail {
-            let at = record as usize * DETAIL_WORDS;
-            self.details.store(at, &detail.to_words());
+            detail.store(&self.details, record as usize * DETAIL_WORDS);
         }
         Ok(())
     }

@@ -174,12 +174,6 @@ impl<const WORDS: usize> Producer<WORDS> {
     pub(super) fn tail(&self) -> u32 {
         self.tail
     }
-
-    /// Entries filled and not published.
-    #[inline]
-    pub(super) fn staged(&self) -> u32 {
-        self.tail.wrapping_sub(self.published)
-    }
 }
 
 /// The side that copies entries out.

@@ -83,6 +83,13 @@ impl OwnWords {
     pub(super) fn store<const N: usize>(&self, at: usize, words: &[u64; N]) {
         self.0.store(at, words);
     }
+
+    /// Stores all of `words` from word `at` on.
+    pub(super) fn paste(&self, at: usize, words: &[u64]) {
+        for (i, word) in words.iter().enumerate() {
+            self.0.store(at + i, &[*word]);
+        }
+    }
 }
 
 #[cfg(not(ring_loom))]
@@ -117,8 +124,10 @@ mod machine {
     impl Region {
         /// Zeroed memory of this process.
         pub fn heap(len: usize) -> Region {
-            let zeroed = || Line(std::array::from_fn(|_| AtomicU64::new(0)));
-            let lines: Arc<[Line]> = (0..len.div_ceil(128)).map(|_| zeroed()).collect();
+            // From the kernel, which gives pages when they are touched.
+            let lines = Arc::<[Line]>::new_zeroed_slice(len.div_ceil(128));
+            // SAFETY: a line is numbers only, and 0 is one.
+            let lines = unsafe { lines.assume_init() };
             let base = NonNull::from(&*lines).cast();
             let len = lines.len() * 128;
             Region {
