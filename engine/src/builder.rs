@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::engine::{Core, Engine, Inner};
 use crate::in_flight::{InFlight, Limits};
+use crate::open::Objects;
 use crate::report::Warnings;
 use crate::route::FabricState;
 use crate::worker::Workers;
@@ -183,7 +184,7 @@ impl EngineBuilder {
         if found.fabric.is_none() {
             tracing::info!(detail = found.detail, "no fabric");
         }
-        let (workers, receivers) = Workers::new(threads);
+        let (workers, orders) = Workers::new(threads);
         let core = Core {
             process: Process::current(),
             endpoint: Arc::new(self.endpoint),
@@ -203,11 +204,12 @@ impl EngineBuilder {
             leasing: Mutex::default(),
             queued: Queued::default(),
             warnings: Warnings::default(),
+            objects: Objects::new(),
             workers,
             stop: CancellationToken::new(),
         };
         Ok(Engine::from_inner(
-            Inner::start(core, receivers).map_err(BuildError::Threads)?,
+            Inner::start(core, orders).map_err(BuildError::Threads)?,
         ))
     }
 

@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use s3engine_pool::{FabricId, Pool, Process};
 use s3engine_s3::Policy;
@@ -20,7 +20,7 @@ use s3engine_s3::object::ObjectInfo;
 use s3engine_s3::rdma::Queued;
 use s3engine_s3::retry::RetryPolicy;
 use s3engine_s3::timeouts::Timeouts;
-use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio::sync::{Mutex, oneshot};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::builder::EngineBuilder;
@@ -28,13 +28,14 @@ use crate::completion::Completion;
 use crate::get::{Get, Ticket};
 use crate::in_flight::InFlight;
 use crate::list::Lister;
+use crate::open::{Object, Objects};
 use crate::operation;
 use crate::queue::{Queue, QueueOptions};
 use crate::report::Warnings;
 use crate::request;
 use crate::route::FabricState;
 use crate::sink::Sink;
-use crate::worker::{self, Job, Workers};
+use crate::worker::{self, Orders, Workers};
 
 /// What every thread of an engine reads.
 pub(crate) struct Core {
@@ -58,17 +59,9 @@ pub(crate) struct Core {
     pub(crate) leasing: Mutex<()>,
     pub(crate) queued: Queued,
     pub(crate) warnings: Warnings,
+    pub(crate) objects: Arc<Objects>,
     pub(crate) workers: Workers,
     pub(crate) stop: CancellationToken,
-}
-
-/// A GET on its way from a queue, or from a waiter, to a thread.
-pub(crate) struct Submission {
-    pub(crate) ticket: Ticket,
-    pub(crate) get: Get,
-    pub(crate) cancel: CancellationToken,
-    pub(crate) sink: Sink,
-    pub(crate) submitted: Instant,
 }
 
 /// The engine as its handles hold it: ends the threads when the last one goes.
@@ -78,24 +71,17 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
-    pub(crate) fn start(
-        core: Core,
-        receivers: Vec<mpsc::UnboundedReceiver<Job>>,
-    ) -> io::Result<Self> {
+    pub(crate) fn start(core: Core, orders: Vec<Orders>) -> io::Result<Self> {
         let mut inner = Self {
             core: Arc::new(core),
             threads: Vec::new(),
         };
-        for (nth, jobs) in receivers.into_iter().enumerate() {
+        for (nth, orders) in orders.into_iter().enumerate() {
             inner
                 .threads
-                .push(worker::start(nth, Arc::clone(&inner.core), jobs)?);
+                .push(worker::start(nth, Arc::clone(&inner.core), orders)?);
         }
         Ok(inner)
-    }
-
-    pub(crate) fn submit(&self, submission: Submission) {
-        operation::submit(&self.core, submission);
     }
 }
 
@@ -167,19 +153,19 @@ impl Engine {
         let (sender, receiver) = oneshot::channel();
         let cancel = CancellationToken::new();
         let guard = cancel.clone().drop_guard();
-        let sink = Sink::Waiter(sender);
-        self.inner.submit(Submission {
-            ticket: Ticket(0),
-            get,
-            cancel,
-            sink,
-            submitted: Instant::now(),
-        });
+        operation::submit(&self.inner.core, get, Sink::Waiter(sender), cancel);
         GetFuture {
             receiver,
             _cancel: guard,
             engine: Arc::clone(&self.inner),
         }
+    }
+
+    /// Binds an object to the version that it has now, for many GETs of it ([`Get::of`]). Opens of the same
+    /// object at the same time share one HEAD.
+    pub async fn open(&self, bucket: &str, key: &str) -> Result<Object, Error> {
+        let objects = &self.inner.core.objects;
+        objects.open(bucket, key, self.head(bucket, key)).await
     }
 
     /// The names in a bucket that `query` asks for, page by page.

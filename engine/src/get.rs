@@ -8,6 +8,8 @@ use s3engine_pool::{Buffer, Memory};
 use s3engine_s3::Policy;
 use s3engine_s3::object::{ETag, ObjectInfo, Pin};
 
+use crate::open::Object;
+
 /// Names one GET of a queue, from push to completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ticket(pub(crate) u64);
@@ -17,6 +19,8 @@ pub struct Ticket(pub(crate) u64);
 pub struct Get {
     pub(crate) bucket: Arc<str>,
     pub(crate) key: Arc<str>,
+    /// The same, where it was opened.
+    pub(crate) opened: Option<Object>,
     /// Offset and length in the object.
     pub(crate) range: Option<(u64, u64)>,
     pub(crate) if_match: Option<ETag>,
@@ -35,6 +39,7 @@ impl Get {
         Self {
             bucket: bucket.into(),
             key: key.into(),
+            opened: None,
             range: None,
             if_match: None,
             version: None,
@@ -44,6 +49,16 @@ impl Get {
             policy: None,
             deadline: None,
             user_data: 0,
+        }
+    }
+
+    /// The whole of an object that was opened, in the version that it had then.
+    pub fn of(object: &Object) -> Self {
+        let name = object.name();
+        Self {
+            opened: Some(object.clone()),
+            version: name.version.clone(),
+            ..Self::new(Arc::clone(&name.bucket), Arc::clone(&name.key))
         }
     }
 
@@ -57,6 +72,7 @@ impl Get {
     /// Only if the object is this version.
     pub fn if_match(mut self, etag: ETag) -> Self {
         self.if_match = Some(etag);
+        self.opened = None;
         self
     }
 
@@ -64,6 +80,7 @@ impl Get {
     /// wait for the first one then. An `info` without a size binds nothing.
     pub fn version(mut self, info: &ObjectInfo) -> Self {
         self.version = Pin::of(info);
+        self.opened = None;
         self
     }
 

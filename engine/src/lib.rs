@@ -15,7 +15,9 @@ mod engine;
 mod get;
 mod in_flight;
 mod interrupt;
+mod link;
 mod list;
+mod open;
 mod operation;
 mod part;
 mod plan;
@@ -24,7 +26,9 @@ mod report;
 mod request;
 mod round;
 mod route;
+mod session;
 mod sink;
+mod wire;
 mod worker;
 
 pub use builder::{BuildError, EngineBuilder, Rdma};
@@ -33,6 +37,7 @@ pub use engine::{Engine, GetFuture};
 pub use get::{Get, Ticket};
 pub use in_flight::Limits;
 pub use list::Lister;
+pub use open::Object;
 pub use queue::{Queue, QueueFull, QueueOptions, WaitTimeout};
 
 pub use s3engine_pool::{

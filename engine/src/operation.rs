@@ -18,7 +18,7 @@ use s3engine_s3::object::{ETag, ObjectInfo, Pin};
 use s3engine_s3::{Policy, Reason};
 
 use crate::completion::{Completion, Fallback, Flags};
-use crate::engine::{Core, Submission};
+use crate::engine::Core;
 use crate::get::{Get, Ticket};
 use crate::interrupt::Interrupt;
 use crate::part::Way;
@@ -26,29 +26,20 @@ use crate::report::Report;
 use crate::request::{LastError, head};
 use crate::round;
 use crate::route::{Route, route};
+use crate::sink::Sink;
 use crate::worker::Lane;
+use tokio_util::sync::CancellationToken;
 
 /// Rounds of one GET under `require-rdma`, each in memory of its own.
 const RDMA_ROUNDS: u32 = 2;
 
 /// Hands a GET to a thread.
-pub(crate) fn submit(core: &Arc<Core>, submission: Submission) {
-    let Submission {
-        ticket,
-        mut get,
-        cancel,
-        sink,
-        submitted,
-    } = submission;
-    let report = Report::new(Arc::clone(core), sink, ticket, &get, submitted);
+pub(crate) fn submit(core: &Arc<Core>, get: Get, sink: Sink, cancel: CancellationToken) {
+    let submitted = Instant::now();
+    let report = Report::new(Arc::clone(core), sink, Ticket(0), &get, submitted);
     if !core.process.is_this() {
         let error = report.error(forked()).with_reason(Reason::ServiceLost);
         return report.fail(error, get.buffer);
-    }
-    if get.range.is_some_and(|(_, len)| len == 0)
-        && let Some(buffer) = get.buffer.take()
-    {
-        return report.succeed_without_bytes(buffer);
     }
     let until = after(submitted, get.deadline.unwrap_or(core.deadline));
     let interrupt = Interrupt::new(cancel, core.stop.clone(), until);
@@ -118,7 +109,8 @@ struct Destination {
     align: u64,
 }
 
-async fn run(lane: Rc<Lane>, get: Get, mut report: Report, interrupt: Interrupt) {
+/// Runs a GET to its end.
+pub(crate) async fn run(lane: Rc<Lane>, get: Get, mut report: Report, interrupt: Interrupt) {
     let policy = get.policy.unwrap_or(lane.core.policy);
     let fixed = get.fixed;
     let (target, buffer) = match prepare(&lane, get, &mut report, &interrupt).await {

@@ -1,29 +1,38 @@
-//! Submission and completion of many GETs by one thread.
+//! Submission and completion of many GETs by one thread, over the rings.
 //!
 //! ```text
-//! push, push, push ──submit──> workers ──> completed ──wait, next, completions──> caller
-//!  staged                       in flight   ready
-//!  └────────────── together at most `capacity` ──────┘
+//! push, push ── submit ──> SQEs ──> session (a task of one of the engine's threads) ──> workers
+//!  staged   <── wait, next, completions ── CQEs <── session <──────────────────────────────┘
+//!  └────────────── together at most `capacity` ───────────┘
 //! ```
+//! What a GET and its completion say goes through the rings; its buffer waits beside them, under the name of its
+//! slot.
 
-use std::collections::HashMap;
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use event_listener::Listener;
+use s3engine_ring::{Bell, Broken, Client, Entry, Layout, MAX_ENTRIES, PushError, Regions};
+use s3engine_s3::error::ErrorKind;
 use tokio_util::sync::CancellationToken;
 
 use crate::completion::{Completion, Flags};
-use crate::engine::{Inner, Submission};
+use crate::engine::Inner;
 use crate::get::{Get, Ticket};
+use crate::link::Link;
+use crate::open::Object;
 use crate::operation;
-use crate::sink::{Completed, Sink};
+use crate::report;
+use crate::session::{Session, monotonic_ns};
+use crate::wire::{self, Asked};
 
 /// How a queue is made.
 #[derive(Clone, Copy, Debug)]
 pub struct QueueOptions {
-    /// The most GETs that are staged, in flight, or completed and not yet taken.
+    /// The most GETs that are staged, in flight, or completed and not yet taken: up to 32,768. Each takes about
+    /// 4 KiB of memory for its entries.
     pub capacity: usize,
 }
 
@@ -63,26 +72,60 @@ pub struct WaitTimeout {
 /// still write to go to quarantine.
 pub struct Queue {
     inner: Arc<Inner>,
-    completed: Arc<Completed>,
+    client: Client,
+    link: Arc<Link>,
+    /// Ends the session when cancelled.
+    closed: CancellationToken,
     capacity: usize,
     staged: Vec<(Ticket, Get)>,
-    /// GETs submitted and not ended, as far as the caller has taken completions.
-    outstanding: HashMap<Ticket, CancellationToken>,
+    /// GETs on the rings, by their entry's number.
+    pending: Vec<Option<Pending>>,
+    /// Completions that did not come by the rings.
+    local: VecDeque<Completion>,
+    endpoint: String,
     next: u64,
-    /// Whether this process is a forked child, and has let go of what was the parent's.
+    /// Whether the session is out of reach: nothing on the rings will complete.
     left: bool,
+}
+
+/// A GET on the rings.
+struct Pending {
+    ticket: Ticket,
+    entry: Entry,
+    bucket: Arc<str>,
+    key: Arc<str>,
+    /// Stays open as long as the GET is under way.
+    _opened: Option<Object>,
 }
 
 impl Queue {
     pub(crate) fn new(inner: Arc<Inner>, options: QueueOptions) -> Self {
+        let capacity = options.capacity.clamp(1, MAX_ENTRIES as usize);
+        let entries = (capacity as u32).next_power_of_two();
+        let layout = Layout::new(entries).expect("a power of two within the bound");
+        let (client, service) = Regions::heap(layout)
+            .ends(layout, 0)
+            .expect("regions are as large as their layout says");
+        let link = Arc::new(Link::default());
+        let core = &inner.core;
+        let closed = core.stop.child_token();
+        if core.process.is_this() {
+            let session = Session::new(service, entries, Arc::clone(&link), closed.clone());
+            core.workers
+                .spawn(Box::new(move |lane| Box::pin(session.run(lane))));
+        }
         Self {
-            inner,
-            completed: Arc::default(),
-            capacity: options.capacity.max(1),
+            client,
+            link,
+            closed,
+            capacity,
             staged: Vec::new(),
-            outstanding: HashMap::new(),
+            pending: (0..entries).map(|_| None).collect(),
+            local: VecDeque::new(),
+            endpoint: core.endpoint.to_string(),
             next: 0,
             left: false,
+            inner,
         }
     }
 
@@ -90,7 +133,7 @@ impl Queue {
     // The error hands the GET back, buffer included: that is its size.
     #[allow(clippy::result_large_err)]
     pub fn push(&mut self, get: Get) -> Result<Ticket, QueueFull> {
-        if self.staged.len() + self.outstanding.len() >= self.capacity {
+        if self.staged.len() + self.outstanding() >= self.capacity {
             return Err(QueueFull {
                 get,
                 capacity: self.capacity,
@@ -104,36 +147,40 @@ impl Queue {
 
     /// Hands all staged GETs to the engine. Returns how many.
     pub fn submit(&mut self) -> usize {
-        self.leave_parent();
-        let submitted = Instant::now();
-        let staged = std::mem::take(&mut self.staged);
+        self.leave_if_lost();
+        let mut staged = std::mem::take(&mut self.staged);
         let count = staged.len();
-        for (ticket, get) in staged {
-            self.send(ticket, get, submitted);
+        for (ticket, get) in staged.drain(..) {
+            self.send(ticket, get);
         }
+        self.staged = staged;
+        self.flush();
         count
     }
 
     /// GETs submitted whose last completion was not taken yet.
     pub fn outstanding(&self) -> usize {
-        self.outstanding.len()
+        let on_rings = match self.left {
+            true => 0,
+            false => self.client.in_flight() as usize,
+        };
+        on_rings + self.local.len()
     }
 
     /// The completions that are ready, without waiting.
     pub fn completions(&mut self) -> impl Iterator<Item = Completion> + '_ {
-        self.leave_parent();
         std::iter::from_fn(|| self.pop())
     }
 
     /// Waits until `min` completions are ready, or as many as there are GETs outstanding if that is less.
     /// Returns how many are ready. News of a GET that goes on ([`Flags::MORE`]) is a completion too.
     pub fn wait(&mut self, min: usize, timeout: Duration) -> Result<usize, WaitTimeout> {
-        self.leave_parent();
-        let wanted = min.min(self.outstanding.len());
         let began = Instant::now();
         loop {
-            let arrived = self.completed.arrived.listen();
-            let ready = self.completed.len();
+            self.leave_if_lost();
+            let outstanding = self.outstanding();
+            let wanted = min.min(outstanding);
+            let ready = self.ready();
             if ready >= wanted {
                 return Ok(ready);
             }
@@ -143,11 +190,17 @@ impl Queue {
                 return Err(WaitTimeout {
                     ready,
                     wanted,
-                    outstanding: self.outstanding.len(),
+                    outstanding,
                     waited,
                 });
             }
-            let _ = arrived.wait_timeout(left);
+            let missing = wanted - self.local.len();
+            match self.client.park(missing as u32) {
+                // The bell of a thread of this process does not fail.
+                Ok(true) => drop(self.link.to_caller.wait(left)),
+                Ok(false) => {}
+                Err(broken) => self.leave_broken(broken),
+            }
         }
     }
 
@@ -160,57 +213,148 @@ impl Queue {
     /// Asks for the end of a GET. Its completion comes all the same, with the reason `cancelled` unless it
     /// was faster. Returns whether the GET was staged or outstanding.
     pub fn cancel(&mut self, ticket: Ticket) -> bool {
-        self.leave_parent();
+        self.leave_if_lost();
         if let Some(nth) = self.staged.iter().position(|(staged, _)| *staged == ticket) {
             let (ticket, get) = self.staged.remove(nth);
-            self.send(ticket, get, Instant::now());
+            self.refuse(ticket, get, ErrorKind::Cancelled);
+            return true;
         }
-        let cancel = self.outstanding.get(&ticket);
-        cancel.inspect(|cancel| cancel.cancel()).is_some()
+        let of_ticket = |pending: &&Pending| pending.ticket == ticket;
+        let Some(pending) = self.pending.iter().flatten().find(of_ticket) else {
+            return self.local.iter().any(|local| local.ticket == ticket);
+        };
+        // Broken: the next wait sees it too, and ends the GET.
+        let _ = self.client.push_cancel(pending.entry);
+        self.flush();
+        true
     }
 
-    fn send(&mut self, ticket: Ticket, get: Get, submitted: Instant) {
-        let cancel = CancellationToken::new();
-        self.outstanding.insert(ticket, cancel.clone());
-        self.inner.submit(Submission {
-            ticket,
-            get,
-            cancel,
-            sink: Sink::Queue(Arc::clone(&self.completed)),
-            submitted,
-        });
-    }
-
-    /// In a forked child: every GET ends here, since what becomes of it is told to the parent. The locks that
-    /// the parent's threads may have held are left alone.
-    fn leave_parent(&mut self) {
+    /// Puts a GET on the submission ring.
+    fn send(&mut self, ticket: Ticket, mut get: Get) {
         let core = &self.inner.core;
-        if self.left || core.process.is_this() {
+        if self.left {
+            self.local.push_back(operation::lost(ticket, core));
             return;
         }
-        self.left = true;
-        std::mem::forget(std::mem::take(&mut self.completed));
-        for (&ticket, cancel) in &mut self.outstanding {
-            std::mem::forget(std::mem::take(cancel));
-            self.completed.push(operation::lost(ticket, core));
+        // An id is another object's in another engine.
+        get.opened = get.opened.filter(|opened| opened.is_of(&core.objects));
+        let pushed = match wire::request(&get) {
+            Ok(request) => self.client.push_get(&request, get.user_data),
+            Err(kind) => return self.refuse(ticket, get, kind),
+        };
+        match pushed {
+            Ok(entry) => {
+                if let Some(buffer) = get.buffer {
+                    self.link.leases.put(buffer);
+                }
+                self.pending[entry.number() as usize] = Some(Pending {
+                    ticket,
+                    entry,
+                    bucket: get.bucket,
+                    key: get.key,
+                    _opened: get.opened,
+                });
+            }
+            // Not so: there are at least as many entries as the capacity.
+            Err(PushError::Full { .. } | PushError::Broken(_)) => {
+                self.leave();
+                self.local
+                    .push_back(operation::lost(ticket, &self.inner.core));
+            }
+            Err(PushError::Request(why)) => {
+                self.refuse(ticket, get, ErrorKind::Config(why.to_string()));
+            }
         }
+    }
+
+    /// Shows the engine what is on the submission ring.
+    fn flush(&mut self) {
+        if !self.left && self.client.submit(monotonic_ns()) {
+            self.link.to_engine.notify_one();
+        }
+    }
+
+    /// Ends a GET that never reaches the engine's threads.
+    fn refuse(&mut self, ticket: Ticket, get: Get, kind: ErrorKind) {
+        let refused = report::refused(&self.inner.core, ticket, get, kind);
+        self.local.push_back(refused);
+    }
+
+    /// Completions that can be taken.
+    fn ready(&mut self) -> usize {
+        let on_ring = match self.left {
+            true => 0,
+            false => self.client.ready().unwrap_or(0) as usize,
+        };
+        on_ring + self.local.len()
     }
 
     fn pop(&mut self) -> Option<Completion> {
-        let completion = self.completed.pop()?;
-        if !completion.flags().contains(Flags::MORE) {
-            self.outstanding.remove(&completion.ticket());
+        self.leave_if_lost();
+        if let Some(completion) = self.local.pop_front() {
+            return Some(completion);
+        }
+        if self.left {
+            return None;
+        }
+        let reaped = match self.client.reap() {
+            Ok(reaped) => reaped?,
+            Err(broken) => {
+                self.leave_broken(broken);
+                return self.local.pop_front();
+            }
+        };
+        let (cqe, detail) = (reaped.cqe, reaped.detail().unwrap_or_default());
+        let place = &mut self.pending[cqe.entry as usize];
+        let pending = place.as_ref()?;
+        let asked = Asked {
+            ticket: pending.ticket,
+            bucket: &pending.bucket,
+            key: &pending.key,
+            endpoint: &self.endpoint,
+        };
+        let mut completion = wire::heard(&cqe, &detail, &asked);
+        if !completion.flags.contains(Flags::MORE) {
+            *place = None;
+            let slot = wire::slot_back(&detail);
+            completion.buffer = slot.and_then(|slot| self.link.leases.take(slot));
         }
         Some(completion)
+    }
+
+    fn leave_if_lost(&mut self) {
+        if self.left {
+            return;
+        }
+        if !self.inner.core.process.is_this() {
+            // The locks that the parent's threads may have held are left alone.
+            std::mem::forget(std::mem::take(&mut self.link));
+            std::mem::forget(std::mem::take(&mut self.closed));
+            self.leave();
+        } else if self.link.lost.load(Ordering::Acquire) && self.client.ready() == Ok(0) {
+            self.leave();
+        }
+    }
+
+    fn leave_broken(&mut self, broken: Broken) {
+        tracing::error!(%broken, "the engine's end of a queue is broken");
+        self.leave();
+    }
+
+    /// Ends every GET on the rings here, since nobody tells of them any more.
+    fn leave(&mut self) {
+        self.left = true;
+        for pending in self.pending.iter_mut().filter_map(Option::take) {
+            let lost = operation::lost(pending.ticket, &self.inner.core);
+            self.local.push_back(lost);
+        }
     }
 }
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        self.leave_parent();
-        self.outstanding
-            .values()
-            .for_each(CancellationToken::cancel);
+        self.leave_if_lost();
+        self.closed.cancel();
     }
 }
 
@@ -219,7 +363,7 @@ impl fmt::Debug for Queue {
         f.debug_struct("Queue")
             .field("capacity", &self.capacity)
             .field("staged", &self.staged.len())
-            .field("outstanding", &self.outstanding.len())
+            .field("outstanding", &self.outstanding())
             .finish_non_exhaustive()
     }
 }

@@ -8,10 +8,12 @@ use s3engine_pool::Buffer;
 use s3engine_s3::error::{Error, ErrorKind};
 use s3engine_s3::object::ObjectInfo;
 use s3engine_s3::{Path, Reason};
+use tokio::sync::oneshot;
 
 use crate::completion::{BytesByPath, Completion, Fallback, Flags, Stages};
 use crate::engine::Core;
 use crate::get::{Get, Ticket};
+use crate::operation;
 use crate::part::PartEnd;
 use crate::sink::Sink;
 
@@ -285,6 +287,23 @@ impl Drop for Report {
         }
         metrics::gauge!("s3engine_in_flight_gets").decrement(1);
     }
+}
+
+/// The completion of a GET that is refused before anything is done for it, or ended before.
+pub(crate) fn refused(core: &Arc<Core>, ticket: Ticket, get: Get, kind: ErrorKind) -> Completion {
+    let (sender, mut receiver) = oneshot::channel();
+    let report = Report::new(
+        Arc::clone(core),
+        Sink::Waiter(sender),
+        ticket,
+        &get,
+        Instant::now(),
+    );
+    let error = report.error(kind);
+    report.fail(error, get.buffer);
+    receiver
+        .try_recv()
+        .unwrap_or_else(|_| operation::lost(ticket, core))
 }
 
 fn record(completion: &Completion) {

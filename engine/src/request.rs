@@ -87,9 +87,14 @@ impl LastError {
     /// Adds it to the error of a deadline or cancel, which does not say what was waited for.
     pub(crate) fn told(&self, error: Error) -> Error {
         match self.0.borrow_mut().take() {
-            Some(last) => error
-                .with_attempt(last.attempt(), last.attempts())
-                .with_source(last),
+            Some(last) => {
+                let ids = [last.request_id(), last.host_id()].map(|id| id.map(str::to_owned));
+                let [request_id, host_id] = ids;
+                error
+                    .with_attempt(last.attempt(), last.attempts())
+                    .with_ids(request_id, host_id)
+                    .with_source(last.kind().clone())
+            }
             None => error,
         }
     }

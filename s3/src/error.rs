@@ -125,7 +125,7 @@ impl Error {
         self
     }
 
-    /// Adds the underlying error.
+    /// Adds the underlying error. Of a cancel or deadline, it is what was last tried.
     pub fn with_source(mut self, source: impl StdError + Send + Sync + 'static) -> Error {
         self.0.source = Some(Arc::new(source));
         self
@@ -272,11 +272,9 @@ impl fmt::Display for Error {
             write!(f, " at {}", Printable(&facts.endpoint))?;
         }
         if let ErrorKind::Deadline | ErrorKind::Cancelled = facts.kind
-            && let Some(last) = self
-                .source()
-                .and_then(|source| source.downcast_ref::<Error>())
+            && let Some(last) = self.source()
         {
-            write!(f, ", after {}", last.kind())?;
+            write!(f, ", after {last}")?;
         }
         write!(f, ", attempt {} of {}", facts.attempt, facts.attempts)
     }

@@ -7,6 +7,7 @@
 //! - `late_writes`: servers that answer late, never, or write when nobody waits any more.
 //! - `parts`: GETs of several requests.
 //! - `queue`: submission, completion, cancelling.
+//! - `opened`: objects that are opened once and read many times.
 //! - `moto`: a second independent server, where Python has it.
 //! - `listing`: names, page by page.
 //! - `http_faults`: everything that HTTP can do wrong.

@@ -52,7 +52,7 @@ const REASONS: [&str; 24] = [
 ];
 
 /// Names of error kinds from code 1 on.
-const ERRORS: [&str; 14] = [
+const ERRORS: [&str; 15] = [
     "invalid-request",
     "config",
     "connect",
@@ -66,7 +66,8 @@ const ERRORS: [&str; 14] = [
     "buffer-too-small",
     "range-not-satisfiable",
     "rdma",
-    "interrupted",
+    "cancelled",
+    "deadline",
 ];
 
 /// The error code of a request that is wrong in itself: a range, a reference.

@@ -23,6 +23,12 @@ pub const UNKNOWN: u64 = u64::MAX;
 pub const DETAIL_CUT: u8 = 1 << 0;
 /// Detail flag: the error's cause is an error of the operating system, `errno`.
 pub const DETAIL_ERRNO: u8 = 1 << 1;
+/// Detail flag: a slot is handed back.
+pub const DETAIL_SLOT: u8 = 1 << 2;
+/// Detail flag: the error is of the HEAD that came before the GET.
+pub const DETAIL_OF_HEAD: u8 = 1 << 3;
+/// Detail flag: the completion's status is that of the answer that the error is about.
+pub const DETAIL_STATUS: u8 = 1 << 4;
 
 /// Bytes for all texts of a record.
 const TEXT_BYTES: usize = 872;
@@ -99,7 +105,7 @@ pub struct Detail {
     pub total_size: u64,
     /// When the object was last written, in nanoseconds since 1970.
     pub last_modified_ns: u64,
-    /// The bytes of the slot handed back; 0 if none is.
+    /// The bytes of the slot handed back, with [`DETAIL_SLOT`].
     pub slot_len: u64,
     /// First number of the error: bytes received or needed, or nanoseconds waited.
     pub error_a: u64,

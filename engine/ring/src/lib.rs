@@ -66,7 +66,10 @@ pub use codes::{
     INVALID_REQUEST, NO_CODE, Policy, error_code, error_name, path_code, path_name, reason_code,
     reason_name,
 };
-pub use detail::{DETAIL_CUT, DETAIL_ERRNO, DETAIL_SIZE, Detail, TextKind, UNKNOWN};
+pub use detail::{
+    DETAIL_CUT, DETAIL_ERRNO, DETAIL_OF_HEAD, DETAIL_SIZE, DETAIL_SLOT, DETAIL_STATUS, Detail,
+    TextKind, UNKNOWN,
+};
 pub use fuzz::{fuzz_key, fuzz_sqe};
 pub use layout::{BadEntries, Layout, MAX_ENTRIES, RegionTooSmall};
 pub use service::{AnnounceError, Ended, Outcome, Service, Taken, Ticket};

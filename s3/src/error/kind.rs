@@ -170,6 +170,8 @@ impl fmt::Display for ErrorKind {
     }
 }
 
+impl std::error::Error for ErrorKind {}
+
 fn fmt_status(f: &mut fmt::Formatter<'_>, status: u16, code: Option<&str>) -> fmt::Result {
     match (code, StatusCode::from_u16(status)) {
         (Some(code), _) => write!(f, "{status} {}", Printable(code)),

@@ -1,0 +1,502 @@
+//! A GET and its completion as the rings carry them, both ways: what one end says, the other hears.
+
+use std::error::Error as StdError;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use s3engine_pool::{Buffer, Memory, SlabId, SlotId};
+use s3engine_ring::{
+    CheckedGet, Cqe, DETAIL_ERRNO, DETAIL_OF_HEAD, DETAIL_SLOT, DETAIL_STATUS, Destination, Detail,
+    GetRequest, Object, Outcome, TextKind, UNKNOWN, Version, error_code, error_name, path_code,
+    path_name, reason_code, reason_name,
+};
+use s3engine_s3::error::{Error, ErrorKind, Phase};
+use s3engine_s3::object::{ETag, ObjectInfo, Pin};
+use s3engine_s3::{Path, Policy, Reason};
+
+use crate::completion::{BytesByPath, Completion, Fallback, Flags, Stages};
+use crate::get::{Get, Ticket};
+
+/// A GET as a client says it. Its buffer is named, not carried.
+pub(crate) fn request(get: &Get) -> Result<GetRequest<'_>, ErrorKind> {
+    Ok(GetRequest {
+        object: match &get.opened {
+            Some(opened) => Object::Opened(opened.id()),
+            None => named(get)?,
+        },
+        range: get.range,
+        destination: match &get.buffer {
+            Some(buffer) => {
+                let SlotId {
+                    slab,
+                    index,
+                    generation,
+                } = buffer.slot();
+                Destination::Slot {
+                    slab: slab.0,
+                    slot: index,
+                    generation,
+                    fixed: get.fixed,
+                }
+            }
+            None => Destination::LeaseHost,
+        },
+        policy: get.policy.map(|policy| match policy {
+            Policy::RequireRdma => s3engine_ring::Policy::RequireRdma,
+            Policy::PreferRdma => s3engine_ring::Policy::PreferRdma,
+            Policy::Http => s3engine_ring::Policy::Http,
+        }),
+        // 0 is the engine's own.
+        deadline_ms: get.deadline.map_or(0, |deadline| {
+            let whole = deadline.as_nanos().div_ceil(1_000_000);
+            u32::try_from(whole.max(1)).unwrap_or(u32::MAX)
+        }),
+    })
+}
+
+fn named(get: &Get) -> Result<Object<&str>, ErrorKind> {
+    let of_pin = get.version.as_ref().and_then(|pin| pin.etag.as_ref());
+    let etag = match (&get.if_match, of_pin) {
+        (Some(wanted), Some(pinned)) if wanted != pinned => {
+            return Err(ErrorKind::Modified {
+                expected: format!("etag {wanted}"),
+                found: format!("etag {pinned}"),
+            });
+        }
+        (wanted, pinned) => wanted.as_ref().or(pinned),
+    };
+    Ok(Object::Named {
+        bucket: &get.bucket,
+        key: &get.key,
+        etag: etag.map(ETag::as_str),
+        version: get.version.as_ref().map(|pin| Version {
+            size: pin.size,
+            id: pin.version_id.as_deref(),
+        }),
+    })
+}
+
+/// The object of a GET as a service knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Name {
+    pub(crate) bucket: Arc<str>,
+    pub(crate) key: Arc<str>,
+    pub(crate) if_match: Option<ETag>,
+    pub(crate) version: Option<Pin>,
+}
+
+impl Name {
+    /// As a client has said it.
+    pub(crate) fn new(
+        bucket: Arc<str>,
+        key: Arc<str>,
+        etag: Option<Arc<str>>,
+        version: Option<Version<Arc<str>>>,
+    ) -> Self {
+        let etag = etag.map(|etag| ETag::new(&*etag));
+        let (if_match, version) = match version {
+            Some(Version { size, id }) => {
+                let version_id = id.map(|id| id.as_ref().to_owned());
+                let pin = Pin {
+                    etag,
+                    version_id,
+                    size,
+                };
+                (None, Some(pin))
+            }
+            None => (etag, None),
+        };
+        Self {
+            bucket,
+            key,
+            if_match,
+            version,
+        }
+    }
+}
+
+/// A GET as a service hears it, without its buffer.
+pub(crate) fn get(checked: &CheckedGet, user_data: u64, name: Name) -> Get {
+    Get {
+        bucket: name.bucket,
+        key: name.key,
+        opened: None,
+        range: checked.range,
+        if_match: name.if_match,
+        version: name.version,
+        buffer: None,
+        fixed: matches!(checked.destination, Destination::Slot { fixed: true, .. }),
+        memory: Memory::Host,
+        policy: checked.policy.map(|policy| match policy {
+            s3engine_ring::Policy::RequireRdma => Policy::RequireRdma,
+            s3engine_ring::Policy::PreferRdma => Policy::PreferRdma,
+            s3engine_ring::Policy::Http => Policy::Http,
+        }),
+        deadline: checked
+            .deadline_ms
+            .map(|ms| Duration::from_millis(ms.get().into())),
+        user_data,
+    }
+}
+
+/// The slot that a GET names.
+pub(crate) fn slot(destination: Destination) -> Option<SlotId> {
+    match destination {
+        Destination::LeaseHost => None,
+        Destination::Slot {
+            slab,
+            slot: index,
+            generation,
+            ..
+        } => Some(SlotId {
+            slab: SlabId(slab),
+            index,
+            generation,
+        }),
+    }
+}
+
+/// The slot that a completion hands back.
+pub(crate) fn slot_back(detail: &Detail) -> Option<SlotId> {
+    (detail.flags & DETAIL_SLOT != 0).then_some(SlotId {
+        slab: SlabId(detail.slab),
+        index: detail.slot,
+        generation: detail.generation,
+    })
+}
+
+/// A completion as a service says it. Its buffer is named, not carried.
+pub(crate) fn told(completion: &Completion) -> (Outcome, Detail) {
+    let outcome = Outcome {
+        bytes: completion.bytes(),
+        // The two ends' flags are the same bits; a test holds that.
+        flags: completion.flags.bits() as u16,
+        error: completion
+            .error
+            .as_ref()
+            .map_or(0, |error| code_of(error.kind())),
+        status: completion.status.unwrap_or(0),
+        path: path_code(completion.path.as_str()).unwrap_or(0),
+        reason: reason_code(completion.reason.as_str()).unwrap_or(0),
+    };
+    let mut detail = Detail {
+        queued_ns: maybe_ns(completion.stages.queued),
+        registered_ns: maybe_ns(completion.stages.registered),
+        first_byte_ns: maybe_ns(completion.stages.first_byte),
+        done_ns: ns(completion.stages.done),
+        rdma_bytes: completion.by_path.rdma,
+        http_bytes: completion.by_path.http,
+        cache_bytes: completion.by_path.cache,
+        total_size: completion.info.size.unwrap_or(UNKNOWN),
+        last_modified_ns: maybe_ns(completion.info.last_modified.and_then(since_1970)),
+        fallback: completion
+            .fallback
+            .as_ref()
+            .and_then(|fallback| reason_code(fallback.reason.as_str()))
+            .unwrap_or(0),
+        ..Detail::default()
+    };
+    if let Some(buffer) = &completion.buffer {
+        set_slot(&mut detail, buffer);
+    }
+    let info = &completion.info;
+    let error = completion.error.as_ref();
+    let texts = error.map(Texts::of).unwrap_or_default();
+    let request_id = completion.request_id.as_deref();
+    let request_id = error.and_then(Error::request_id).or(request_id);
+    let fallback = completion.fallback.as_ref();
+    let all = [
+        info.etag.as_ref().map(ETag::as_str),
+        info.version_id.as_deref(),
+        request_id,
+        error.and_then(Error::host_id),
+        texts.address.as_deref(),
+        texts.first.as_deref(),
+        texts.second.as_deref(),
+        texts.third.as_deref(),
+        fallback.map(|fallback| &*fallback.detail),
+        texts.cause.as_deref(),
+    ];
+    if let Some(error) = error {
+        set_error(&mut detail, error);
+    }
+    for (kind, text) in TextKind::ALL.into_iter().zip(all) {
+        detail.add(kind, text.unwrap_or(""));
+    }
+    (outcome, detail)
+}
+
+fn set_slot(detail: &mut Detail, buffer: &Buffer) {
+    let slot = buffer.slot();
+    detail.flags |= DETAIL_SLOT;
+    detail.slot_len = buffer.len();
+    (detail.slab, detail.slot, detail.generation) = (slot.slab.0, slot.index, slot.generation);
+}
+
+fn set_error(detail: &mut Detail, error: &Error) {
+    (detail.error_a, detail.error_b) = match error.kind() {
+        ErrorKind::Timeout { after, .. } => (ns(*after), 0),
+        ErrorKind::Truncated { received, expected } => (*received, *expected),
+        ErrorKind::BufferTooSmall { needed, have } => (*needed, *have),
+        ErrorKind::RangeNotSatisfiable { size } => (size.unwrap_or(UNKNOWN), 0),
+        _ => (0, 0),
+    };
+    let phase = match error.kind() {
+        ErrorKind::Timeout { phase, .. } => Some(*phase),
+        _ => error.phase(),
+    };
+    detail.phase = phase.map_or(0, |phase| phase as u8 + 1);
+    detail.retry_after_ns = maybe_ns(error.retry_after());
+    detail.attempt = u16::try_from(error.attempt()).unwrap_or(u16::MAX);
+    detail.attempts = u16::try_from(error.attempts()).unwrap_or(u16::MAX);
+    if error.status().is_some() {
+        detail.flags |= DETAIL_STATUS;
+    }
+    if error.operation() == "HEAD" {
+        detail.flags |= DETAIL_OF_HEAD;
+    }
+    if let Some(errno) = errno(error) {
+        detail.flags |= DETAIL_ERRNO;
+        detail.errno = errno;
+    }
+}
+
+/// The error number of the operating system, where that is all that lies beneath.
+fn errno(error: &Error) -> Option<i32> {
+    error.source()?.downcast_ref::<io::Error>()?.raw_os_error()
+}
+
+/// The texts of an error.
+#[derive(Default)]
+struct Texts {
+    address: Option<String>,
+    first: Option<String>,
+    second: Option<String>,
+    third: Option<String>,
+    cause: Option<String>,
+}
+
+impl Texts {
+    fn of(error: &Error) -> Texts {
+        let [first, second, third] = match error.kind().clone() {
+            ErrorKind::Config(text)
+            | ErrorKind::Connect(text)
+            | ErrorKind::Reset(text)
+            | ErrorKind::Protocol(text) => [Some(text), None, None],
+            ErrorKind::Status { code, message, .. } => [code, message, None],
+            ErrorKind::Redirect {
+                code, region, host, ..
+            } => [code, region, host],
+            ErrorKind::Modified { expected, found } => [Some(expected), Some(found), None],
+            ErrorKind::Rdma { detail, .. } => [Some(detail), None, None],
+            _ => [None, None, None],
+        };
+        let cause = match errno(error) {
+            Some(_) => None,
+            None => error.source().map(|source| source.to_string()),
+        };
+        Texts {
+            address: error.address().map(|address| address.to_string()),
+            first,
+            second,
+            third,
+            cause,
+        }
+    }
+}
+
+/// What a client knows of a GET that completes.
+pub(crate) struct Asked<'a> {
+    pub(crate) ticket: Ticket,
+    pub(crate) bucket: &'a str,
+    pub(crate) key: &'a str,
+    pub(crate) endpoint: &'a str,
+}
+
+/// What lies beneath an error of the other end.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Cause(String);
+
+/// A completion as a client hears it, without its buffer.
+pub(crate) fn heard(cqe: &Cqe, detail: &Detail, asked: &Asked<'_>) -> Completion {
+    let reason = reason(cqe.reason).unwrap_or(Reason::ServiceLost);
+    let path = path_name(cqe.path).and_then(|name| name.parse().ok());
+    let text = |kind| detail.text(kind).map(str::to_owned);
+    let error = (cqe.error != 0).then(|| error(cqe, detail, reason, asked));
+    let fallback = (detail.fallback != 0)
+        .then(|| self::reason(detail.fallback))
+        .flatten()
+        .map(|reason| Fallback {
+            reason,
+            detail: text(TextKind::Fallback).unwrap_or_default(),
+        });
+    Completion {
+        ticket: asked.ticket,
+        user_data: cqe.user_data,
+        path: path.unwrap_or(Path::None),
+        reason,
+        flags: Flags::from_bits_truncate(cqe.flags.into()),
+        by_path: BytesByPath {
+            rdma: detail.rdma_bytes,
+            http: detail.http_bytes,
+            cache: detail.cache_bytes,
+        },
+        status: (cqe.status != 0).then_some(cqe.status),
+        info: ObjectInfo {
+            etag: detail.text(TextKind::ETag).map(ETag::new),
+            version_id: text(TextKind::VersionId),
+            size: known(detail.total_size),
+            last_modified: known(detail.last_modified_ns)
+                .and_then(|since| SystemTime::UNIX_EPOCH.checked_add(Duration::from_nanos(since))),
+        },
+        request_id: text(TextKind::RequestId),
+        stages: Stages {
+            queued: duration(detail.queued_ns),
+            registered: duration(detail.registered_ns),
+            first_byte: duration(detail.first_byte_ns),
+            done: duration(detail.done_ns).unwrap_or_default(),
+        },
+        fallback,
+        error,
+        buffer: None,
+    }
+}
+
+fn error(cqe: &Cqe, detail: &Detail, reason: Reason, asked: &Asked<'_>) -> Error {
+    let operation = match detail.flags & DETAIL_OF_HEAD {
+        0 => "GET",
+        _ => "HEAD",
+    };
+    let text = |kind| detail.text(kind).map(str::to_owned);
+    let kind = kind(cqe, detail, reason);
+    let mut error = Error::new(operation, asked.bucket, asked.key, kind)
+        .with_endpoint(asked.endpoint)
+        .with_reason(reason)
+        .with_ids(text(TextKind::RequestId), text(TextKind::HostId))
+        .with_address(
+            detail
+                .text(TextKind::Address)
+                .and_then(|address| address.parse().ok()),
+        )
+        .with_retry_after(duration(detail.retry_after_ns))
+        .with_attempt(detail.attempt.into(), detail.attempts.into());
+    if detail.flags & DETAIL_STATUS != 0 {
+        error = error.with_status(cqe.status);
+    }
+    if let Some(phase) = phase(detail.phase) {
+        error = error.with_phase(phase);
+    }
+    match (detail.flags & DETAIL_ERRNO, text(TextKind::Cause)) {
+        (0, None) => error,
+        (0, Some(cause)) => error.with_source(Cause(cause)),
+        _ => error.with_source(io::Error::from_raw_os_error(detail.errno)),
+    }
+}
+
+fn code_of(kind: &ErrorKind) -> u16 {
+    let name = match kind {
+        ErrorKind::Config(_) => "config",
+        ErrorKind::Connect(_) => "connect",
+        ErrorKind::Timeout { .. } => "timeout",
+        ErrorKind::Reset(_) => "reset",
+        ErrorKind::Truncated { .. } => "truncated",
+        ErrorKind::Protocol(_) => "protocol",
+        ErrorKind::Status { .. } => "status",
+        ErrorKind::Redirect { .. } => "redirect",
+        ErrorKind::Modified { .. } => "modified",
+        ErrorKind::BufferTooSmall { .. } => "buffer-too-small",
+        ErrorKind::RangeNotSatisfiable { .. } => "range-not-satisfiable",
+        ErrorKind::Rdma { .. } => "rdma",
+        ErrorKind::Cancelled => "cancelled",
+        ErrorKind::Deadline => "deadline",
+        _ => "protocol",
+    };
+    error_code(name).unwrap_or(s3engine_ring::INVALID_REQUEST)
+}
+
+fn kind(cqe: &Cqe, detail: &Detail, reason: Reason) -> ErrorKind {
+    let text = |kind| detail.text(kind).map(str::to_owned);
+    let first = || text(TextKind::First).unwrap_or_default();
+    let second = || text(TextKind::Second).unwrap_or_default();
+    let (a, b) = (detail.error_a, detail.error_b);
+    match error_name(cqe.error).unwrap_or_default() {
+        "connect" => ErrorKind::Connect(first()),
+        "timeout" => ErrorKind::Timeout {
+            phase: phase(detail.phase).unwrap_or(Phase::FirstByte),
+            after: Duration::from_nanos(a),
+        },
+        "reset" => ErrorKind::Reset(first()),
+        "truncated" => ErrorKind::Truncated {
+            received: a,
+            expected: b,
+        },
+        "protocol" => ErrorKind::Protocol(first()),
+        "status" => ErrorKind::Status {
+            status: cqe.status,
+            code: text(TextKind::First),
+            message: text(TextKind::Second),
+        },
+        "redirect" => ErrorKind::Redirect {
+            status: cqe.status,
+            code: text(TextKind::First),
+            region: text(TextKind::Second),
+            host: text(TextKind::Third),
+        },
+        "modified" => ErrorKind::Modified {
+            expected: first(),
+            found: second(),
+        },
+        "buffer-too-small" => ErrorKind::BufferTooSmall { needed: a, have: b },
+        "range-not-satisfiable" => ErrorKind::RangeNotSatisfiable { size: known(a) },
+        "rdma" => ErrorKind::Rdma {
+            reason,
+            detail: first(),
+        },
+        "cancelled" => ErrorKind::Cancelled,
+        "deadline" => ErrorKind::Deadline,
+        _ => ErrorKind::Config(first()),
+    }
+}
+
+fn reason(code: u8) -> Option<Reason> {
+    reason_name(code)?.parse().ok()
+}
+
+/// Phases by their code less one.
+const PHASES: [Phase; 5] = [
+    Phase::Resolve,
+    Phase::Connect,
+    Phase::Send,
+    Phase::FirstByte,
+    Phase::Body,
+];
+
+fn phase(code: u8) -> Option<Phase> {
+    PHASES.get(usize::from(code).checked_sub(1)?).copied()
+}
+
+fn ns(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(UNKNOWN - 1)
+}
+
+fn maybe_ns(time: Option<Duration>) -> u64 {
+    time.map_or(UNKNOWN, ns)
+}
+
+fn known(number: u64) -> Option<u64> {
+    (number != UNKNOWN).then_some(number)
+}
+
+fn duration(ns: u64) -> Option<Duration> {
+    known(ns).map(Duration::from_nanos)
+}
+
+fn since_1970(time: SystemTime) -> Option<Duration> {
+    time.duration_since(SystemTime::UNIX_EPOCH).ok()
+}
+
+#[cfg(test)]
+#[path = "wire_tests.rs"]
+mod tests;
