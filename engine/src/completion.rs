@@ -99,6 +99,30 @@ pub struct Completion {
 }
 
 impl Completion {
+    /// Of a GET that brought nothing.
+    pub(crate) fn failed(
+        ticket: Ticket,
+        user_data: u64,
+        error: Error,
+        buffer: Option<Buffer>,
+    ) -> Self {
+        Self {
+            ticket,
+            user_data,
+            path: Path::None,
+            reason: error.reason(),
+            flags: Flags::empty(),
+            by_path: BytesByPath::default(),
+            status: error.status(),
+            info: ObjectInfo::default(),
+            request_id: error.request_id().map(str::to_owned),
+            stages: Stages::default(),
+            fallback: None,
+            error: Some(error),
+            buffer,
+        }
+    }
+
     /// Which GET it is of.
     pub fn ticket(&self) -> Ticket {
         self.ticket

@@ -10,10 +10,11 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use s3engine_pool::{FabricId, Pool, Process};
+use s3engine_ring::{self as ring, Layout, Regions};
 use s3engine_s3::Policy;
 use s3engine_s3::credentials::Credentials;
 use s3engine_s3::endpoint::Endpoint;
-use s3engine_s3::error::Error;
+use s3engine_s3::error::{Error, ErrorKind};
 use s3engine_s3::fabric::Fabric;
 use s3engine_s3::list::ListQuery;
 use s3engine_s3::object::ObjectInfo;
@@ -25,8 +26,10 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::builder::EngineBuilder;
 use crate::completion::Completion;
+use crate::far::{Far, Home};
 use crate::get::{Get, Ticket};
 use crate::in_flight::InFlight;
+use crate::link::{Here, Link};
 use crate::list::Lister;
 use crate::open::{Object, Objects};
 use crate::operation;
@@ -34,6 +37,7 @@ use crate::queue::{Queue, QueueOptions};
 use crate::report::Warnings;
 use crate::request;
 use crate::route::FabricState;
+use crate::served::ServedQueue;
 use crate::sink::Sink;
 use crate::worker::{self, Orders, Workers};
 
@@ -64,6 +68,16 @@ pub(crate) struct Core {
     pub(crate) stop: CancellationToken,
 }
 
+impl Core {
+    /// Why a completion will not come: its thread took it along, or is the parent's.
+    pub(crate) fn lost(&self) -> ErrorKind {
+        match self.process.is_this() {
+            true => ErrorKind::Cancelled,
+            false => operation::forked(),
+        }
+    }
+}
+
 /// The engine as its handles hold it: ends the threads when the last one goes.
 pub(crate) struct Inner {
     pub(crate) core: Arc<Core>,
@@ -82,6 +96,38 @@ impl Inner {
                 .push(worker::start(nth, Arc::clone(&inner.core), orders)?);
         }
         Ok(inner)
+    }
+}
+
+impl Home for Inner {
+    fn attach(self: Arc<Self>, layout: Layout) -> Result<(ring::Client, Box<dyn Far>), ErrorKind> {
+        let (client, service) = Regions::heap(layout)
+            .ends(layout, 0)
+            .map_err(|error| ErrorKind::Config(error.to_string()))?;
+        let link = Arc::new(Link::default());
+        let closed = self.core.stop.child_token();
+        let entries = layout.entries();
+        let served = ServedQueue::new(service, entries, Arc::clone(&link), closed.clone());
+        self.core
+            .workers
+            .spawn(Box::new(move |lane| Box::pin(served.run(lane))));
+        Ok((client, Box::new(Here { link, closed })))
+    }
+
+    fn process(&self) -> Process {
+        self.core.process
+    }
+
+    fn endpoint(&self) -> String {
+        self.core.endpoint.to_string()
+    }
+
+    fn why_lost(&self) -> ErrorKind {
+        self.core.lost()
+    }
+
+    fn objects(&self) -> Option<u64> {
+        Some(self.core.objects.number())
     }
 }
 
@@ -127,7 +173,7 @@ impl Engine {
 
     /// A queue, for one thread to submit to and to take completions from.
     pub fn queue(&self, options: QueueOptions) -> Queue {
-        Queue::new(Arc::clone(&self.inner), options)
+        Queue::new(Arc::clone(&self.inner) as Arc<dyn Home>, options)
     }
 
     /// The memory that transfers land in.

@@ -11,7 +11,9 @@
 
 mod builder;
 mod completion;
+mod control;
 mod engine;
+mod far;
 mod get;
 mod in_flight;
 mod interrupt;
@@ -26,7 +28,7 @@ mod report;
 mod request;
 mod round;
 mod route;
-mod session;
+mod served;
 mod sink;
 mod wire;
 mod worker;

@@ -1,15 +1,19 @@
-//! What both ends of a queue share beside its rings.
+//! What both ends of a queue within one process share beside its rings.
 
 use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use event_listener::{Event, Listener};
 use s3engine_pool::{Buffer, SlotId};
-use s3engine_ring::Bell;
+use s3engine_ring::{Bell, Detail};
 use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use crate::far::Far;
+use crate::wire;
 
 /// Slots on their way between the two ends, and the bells.
 #[derive(Default)]
@@ -40,6 +44,44 @@ impl Leases {
     /// Takes what the other end has handed over. `None` for a slot that is not on its way.
     pub(crate) fn take(&self, slot: SlotId) -> Option<Buffer> {
         self.lock().remove(&slot)
+    }
+}
+
+/// The engine's end, as the caller's thread of the same process reaches it.
+pub(crate) struct Here {
+    pub(crate) link: Arc<Link>,
+    pub(crate) closed: CancellationToken,
+}
+
+impl Far for Here {
+    fn put(&mut self, buffer: Buffer) {
+        self.link.leases.put(buffer);
+    }
+
+    fn take(&mut self, _: Option<SlotId>, detail: &Detail) -> Option<Buffer> {
+        self.link.leases.take(wire::slot_back(detail)?)
+    }
+
+    fn ring(&self) {
+        self.link.to_engine.notify_one();
+    }
+
+    fn wait(&self, timeout: Duration) {
+        // The bell of a thread of this process does not fail.
+        let _ = self.link.to_caller.wait(timeout);
+    }
+
+    fn is_lost(&self) -> bool {
+        self.link.lost.load(Ordering::Acquire)
+    }
+
+    fn close(&mut self) {
+        self.closed.cancel();
+    }
+
+    fn leave(self: Box<Self>) {
+        // Its locks may be held by threads of the parent that are not here.
+        std::mem::forget(self);
     }
 }
 

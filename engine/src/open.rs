@@ -16,6 +16,8 @@ use crate::wire::Name;
 /// The open objects of an engine.
 pub(crate) struct Objects {
     process: Process,
+    /// Unlike that of every other table of this process.
+    number: u64,
     next: AtomicU64,
     names: DashMap<u64, Name>,
     asked: Flights<(Arc<str>, Arc<str>), Result<ObjectInfo, Error>>,
@@ -23,12 +25,18 @@ pub(crate) struct Objects {
 
 impl Objects {
     pub(crate) fn new() -> Arc<Self> {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
         Arc::new(Self {
             process: Process::current(),
+            number: NUMBER.fetch_add(1, Ordering::Relaxed),
             next: AtomicU64::new(1),
             names: DashMap::new(),
             asked: Flights::default(),
         })
+    }
+
+    pub(crate) fn number(&self) -> u64 {
+        self.number
     }
 
     /// What an id stands for.
@@ -109,8 +117,9 @@ impl Object {
         &self.0.name
     }
 
-    pub(crate) fn is_of(&self, objects: &Arc<Objects>) -> bool {
-        Arc::ptr_eq(&self.0.objects, objects)
+    /// Whether its id means it in the table of this number.
+    pub(crate) fn is_of(&self, objects: u64) -> bool {
+        self.0.objects.number == objects
     }
 }
 

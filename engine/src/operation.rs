@@ -17,7 +17,7 @@ use s3engine_s3::error::{Error, ErrorKind};
 use s3engine_s3::object::{ETag, ObjectInfo, Pin};
 use s3engine_s3::{Policy, Reason};
 
-use crate::completion::{Completion, Fallback, Flags};
+use crate::completion::{Completion, Fallback};
 use crate::engine::Core;
 use crate::get::{Get, Ticket};
 use crate::interrupt::Interrupt;
@@ -38,7 +38,7 @@ pub(crate) fn submit(core: &Arc<Core>, get: Get, sink: Sink, cancel: Cancellatio
     let submitted = Instant::now();
     let report = Report::new(Arc::clone(core), sink, Ticket(0), &get, submitted);
     if !core.process.is_this() {
-        let error = report.error(forked()).with_reason(Reason::ServiceLost);
+        let error = report.error(forked());
         return report.fail(error, get.buffer);
     }
     let until = after(submitted, get.deadline.unwrap_or(core.deadline));
@@ -57,33 +57,13 @@ pub(crate) fn after(start: Instant, wait: Duration) -> Instant {
 /// What a handle says in a process that was forked from the engine's.
 pub(crate) fn forked() -> ErrorKind {
     let text = "the engine is of the process that forked this one: make another engine here";
-    ErrorKind::Config(text.to_owned())
+    ErrorKind::Service(text.to_owned())
 }
 
 /// What stands in for a completion that will not come: its thread took it along, or is the parent's.
 pub(crate) fn lost(ticket: Ticket, core: &Core) -> Completion {
-    let (kind, reason) = match core.process.is_this() {
-        true => (ErrorKind::Cancelled, Reason::Cancelled),
-        false => (forked(), Reason::ServiceLost),
-    };
-    let error = Error::new("GET", "", "", kind)
-        .with_endpoint(core.endpoint.to_string())
-        .with_reason(reason);
-    Completion {
-        ticket,
-        user_data: 0,
-        path: s3engine_s3::Path::None,
-        reason,
-        flags: Flags::empty(),
-        by_path: Default::default(),
-        status: None,
-        info: ObjectInfo::default(),
-        request_id: None,
-        stages: Default::default(),
-        fallback: None,
-        error: Some(error),
-        buffer: None,
-    }
+    let error = Error::new("GET", "", "", core.lost()).with_endpoint(core.endpoint.to_string());
+    Completion::failed(ticket, 0, error, None)
 }
 
 /// What a GET asks for, checked.

@@ -11,21 +11,18 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use s3engine_ring::{Bell, Broken, Client, Entry, Layout, MAX_ENTRIES, PushError, Regions};
-use s3engine_s3::error::ErrorKind;
-use tokio_util::sync::CancellationToken;
+use s3engine_pool::SlotId;
+use s3engine_ring::{Broken, Client, Entry, Layout, MAX_ENTRIES, PushError};
+use s3engine_s3::error::{Error, ErrorKind};
 
 use crate::completion::{Completion, Flags};
-use crate::engine::Inner;
+use crate::far::{Far, Home};
 use crate::get::{Get, Ticket};
-use crate::link::Link;
 use crate::open::Object;
-use crate::operation;
 use crate::report;
-use crate::session::{Session, monotonic_ns};
+use crate::served::monotonic_ns;
 use crate::wire::{self, Asked};
 
 /// How a queue is made.
@@ -71,21 +68,23 @@ pub struct WaitTimeout {
 /// Dropping it cancels what is outstanding. No memory is freed under a transfer: slots that a remote may
 /// still write to go to quarantine.
 pub struct Queue {
-    inner: Arc<Inner>,
-    client: Client,
-    link: Arc<Link>,
-    /// Ends the session when cancelled.
-    closed: CancellationToken,
+    home: Arc<dyn Home>,
+    /// The rings and their other end; `None` when that is out of reach.
+    attached: Option<Attached>,
+    layout: Layout,
     capacity: usize,
     staged: Vec<(Ticket, Get)>,
-    /// GETs on the rings, by their entry's number.
-    pending: Vec<Option<Pending>>,
     /// Completions that did not come by the rings.
     local: VecDeque<Completion>,
     endpoint: String,
     next: u64,
-    /// Whether the session is out of reach: nothing on the rings will complete.
-    left: bool,
+}
+
+struct Attached {
+    client: Client,
+    far: Box<dyn Far>,
+    /// GETs on the rings, by their entry's number.
+    pending: Vec<Option<Pending>>,
 }
 
 /// A GET on the rings.
@@ -94,39 +93,30 @@ struct Pending {
     entry: Entry,
     bucket: Arc<str>,
     key: Arc<str>,
+    user_data: u64,
+    slot: Option<SlotId>,
     /// Stays open as long as the GET is under way.
     _opened: Option<Object>,
 }
 
 impl Queue {
-    pub(crate) fn new(inner: Arc<Inner>, options: QueueOptions) -> Self {
+    pub(crate) fn new(home: Arc<dyn Home>, options: QueueOptions) -> Self {
         let capacity = options.capacity.clamp(1, MAX_ENTRIES as usize);
         let entries = (capacity as u32).next_power_of_two();
         let layout = Layout::new(entries).expect("a power of two within the bound");
-        let (client, service) = Regions::heap(layout)
-            .ends(layout, 0)
-            .expect("regions are as large as their layout says");
-        let link = Arc::new(Link::default());
-        let core = &inner.core;
-        let closed = core.stop.child_token();
-        if core.process.is_this() {
-            let session = Session::new(service, entries, Arc::clone(&link), closed.clone());
-            core.workers
-                .spawn(Box::new(move |lane| Box::pin(session.run(lane))));
-        }
-        Self {
-            client,
-            link,
-            closed,
+        let mut queue = Self {
+            attached: None,
+            layout,
             capacity,
             staged: Vec::new(),
-            pending: (0..entries).map(|_| None).collect(),
             local: VecDeque::new(),
-            endpoint: core.endpoint.to_string(),
+            endpoint: home.endpoint(),
             next: 0,
-            left: false,
-            inner,
-        }
+            home,
+        };
+        // Where it cannot be attached now, each GET tries again, and says why not.
+        let _ = queue.attach();
+        queue
     }
 
     /// Stages a GET for the next [`submit`](Self::submit).
@@ -148,10 +138,17 @@ impl Queue {
     /// Hands all staged GETs to the engine. Returns how many.
     pub fn submit(&mut self) -> usize {
         self.leave_if_lost();
+        let attached = match self.staged.is_empty() {
+            true => Ok(()),
+            false => self.attach(),
+        };
         let mut staged = std::mem::take(&mut self.staged);
         let count = staged.len();
         for (ticket, get) in staged.drain(..) {
-            self.send(ticket, get);
+            match &attached {
+                Ok(()) => self.send(ticket, get),
+                Err(why) => self.refuse(ticket, get, why.clone()),
+            }
         }
         self.staged = staged;
         self.flush();
@@ -160,11 +157,8 @@ impl Queue {
 
     /// GETs submitted whose last completion was not taken yet.
     pub fn outstanding(&self) -> usize {
-        let on_rings = match self.left {
-            true => 0,
-            false => self.client.in_flight() as usize,
-        };
-        on_rings + self.local.len()
+        let on_rings = |attached: &Attached| attached.client.in_flight() as usize;
+        self.attached.as_ref().map_or(0, on_rings) + self.local.len()
     }
 
     /// The completions that are ready, without waiting.
@@ -195,9 +189,11 @@ impl Queue {
                 });
             }
             let missing = wanted - self.local.len();
-            match self.client.park(missing as u32) {
-                // The bell of a thread of this process does not fail.
-                Ok(true) => drop(self.link.to_caller.wait(left)),
+            let Some(attached) = &mut self.attached else {
+                continue;
+            };
+            match attached.client.park(missing as u32) {
+                Ok(true) => attached.far.wait(left),
                 Ok(false) => {}
                 Err(broken) => self.leave_broken(broken),
             }
@@ -219,47 +215,71 @@ impl Queue {
             self.refuse(ticket, get, ErrorKind::Cancelled);
             return true;
         }
+        let local = self.local.iter().any(|local| local.ticket == ticket);
+        let Some(attached) = &mut self.attached else {
+            return local;
+        };
         let of_ticket = |pending: &&Pending| pending.ticket == ticket;
-        let Some(pending) = self.pending.iter().flatten().find(of_ticket) else {
-            return self.local.iter().any(|local| local.ticket == ticket);
+        let Some(pending) = attached.pending.iter().flatten().find(of_ticket) else {
+            return local;
         };
         // Broken: the next wait sees it too, and ends the GET.
-        let _ = self.client.push_cancel(pending.entry);
+        let _ = attached.client.push_cancel(pending.entry);
         self.flush();
         true
     }
 
+    /// Makes the rings, unless they are there.
+    fn attach(&mut self) -> Result<(), ErrorKind> {
+        if self.attached.is_some() {
+            return Ok(());
+        }
+        if !self.home.process().is_this() {
+            return Err(self.home.why_lost());
+        }
+        let (client, far) = Arc::clone(&self.home).attach(self.layout)?;
+        self.attached = Some(Attached {
+            client,
+            far,
+            pending: (0..self.layout.entries()).map(|_| None).collect(),
+        });
+        Ok(())
+    }
+
     /// Puts a GET on the submission ring.
     fn send(&mut self, ticket: Ticket, mut get: Get) {
-        let core = &self.inner.core;
-        if self.left {
-            self.local.push_back(operation::lost(ticket, core));
-            return;
-        }
+        let Some(attached) = &mut self.attached else {
+            return self.refuse(ticket, get, self.home.why_lost());
+        };
         // An id is another object's in another engine.
-        get.opened = get.opened.filter(|opened| opened.is_of(&core.objects));
+        let objects = self.home.objects();
+        get.opened = get
+            .opened
+            .filter(|opened| objects.is_some_and(|objects| opened.is_of(objects)));
         let pushed = match wire::request(&get) {
-            Ok(request) => self.client.push_get(&request, get.user_data),
+            Ok(request) => attached.client.push_get(&request, get.user_data),
             Err(kind) => return self.refuse(ticket, get, kind),
         };
         match pushed {
             Ok(entry) => {
+                let slot = get.buffer.as_ref().map(|buffer| buffer.slot());
                 if let Some(buffer) = get.buffer {
-                    self.link.leases.put(buffer);
+                    attached.far.put(buffer);
                 }
-                self.pending[entry.number() as usize] = Some(Pending {
+                attached.pending[entry.number() as usize] = Some(Pending {
                     ticket,
                     entry,
                     bucket: get.bucket,
                     key: get.key,
+                    user_data: get.user_data,
+                    slot,
                     _opened: get.opened,
                 });
             }
-            // Not so: there are at least as many entries as the capacity.
+            // Full: not so, there are at least as many entries as the capacity.
             Err(PushError::Full { .. } | PushError::Broken(_)) => {
                 self.leave();
-                self.local
-                    .push_back(operation::lost(ticket, &self.inner.core));
+                self.refuse(ticket, get, self.home.why_lost());
             }
             Err(PushError::Request(why)) => {
                 self.refuse(ticket, get, ErrorKind::Config(why.to_string()));
@@ -269,24 +289,25 @@ impl Queue {
 
     /// Shows the engine what is on the submission ring.
     fn flush(&mut self) {
-        if !self.left && self.client.submit(monotonic_ns()) {
-            self.link.to_engine.notify_one();
+        if let Some(attached) = &mut self.attached
+            && attached.client.submit(monotonic_ns())
+        {
+            attached.far.ring();
         }
     }
 
     /// Ends a GET that never reaches the engine's threads.
     fn refuse(&mut self, ticket: Ticket, get: Get, kind: ErrorKind) {
-        let refused = report::refused(&self.inner.core, ticket, get, kind);
+        let error = Error::new("GET", &*get.bucket, &*get.key, kind).with_endpoint(&*self.endpoint);
+        let refused = Completion::failed(ticket, get.user_data, error, get.buffer);
+        report::record(&refused);
         self.local.push_back(refused);
     }
 
     /// Completions that can be taken.
     fn ready(&mut self) -> usize {
-        let on_ring = match self.left {
-            true => 0,
-            false => self.client.ready().unwrap_or(0) as usize,
-        };
-        on_ring + self.local.len()
+        let on_ring = |attached: &mut Attached| attached.client.ready().unwrap_or(0) as usize;
+        self.attached.as_mut().map_or(0, on_ring) + self.local.len()
     }
 
     fn pop(&mut self) -> Option<Completion> {
@@ -294,10 +315,8 @@ impl Queue {
         if let Some(completion) = self.local.pop_front() {
             return Some(completion);
         }
-        if self.left {
-            return None;
-        }
-        let reaped = match self.client.reap() {
+        let attached = self.attached.as_mut()?;
+        let reaped = match attached.client.reap() {
             Ok(reaped) => reaped?,
             Err(broken) => {
                 self.leave_broken(broken);
@@ -305,7 +324,7 @@ impl Queue {
             }
         };
         let (cqe, detail) = (reaped.cqe, reaped.detail().unwrap_or_default());
-        let place = &mut self.pending[cqe.entry as usize];
+        let place = &mut attached.pending[cqe.entry as usize];
         let pending = place.as_ref()?;
         let asked = Asked {
             ticket: pending.ticket,
@@ -315,46 +334,59 @@ impl Queue {
         };
         let mut completion = wire::heard(&cqe, &detail, &asked);
         if !completion.flags.contains(Flags::MORE) {
+            completion.buffer = attached.far.take(pending.slot, &detail);
             *place = None;
-            let slot = wire::slot_back(&detail);
-            completion.buffer = slot.and_then(|slot| self.link.leases.take(slot));
         }
         Some(completion)
     }
 
     fn leave_if_lost(&mut self) {
-        if self.left {
+        let Some(attached) = &mut self.attached else {
             return;
-        }
-        if !self.inner.core.process.is_this() {
-            // The locks that the parent's threads may have held are left alone.
-            std::mem::forget(std::mem::take(&mut self.link));
-            std::mem::forget(std::mem::take(&mut self.closed));
-            self.leave();
-        } else if self.link.lost.load(Ordering::Acquire) && self.client.ready() == Ok(0) {
+        };
+        let is_here = self.home.process().is_this();
+        // What the other end told before it went is heard first.
+        if !is_here || (attached.far.is_lost() && attached.client.ready().unwrap_or(0) == 0) {
             self.leave();
         }
     }
 
     fn leave_broken(&mut self, broken: Broken) {
-        tracing::error!(%broken, "the engine's end of a queue is broken");
+        tracing::error!(%broken, "the other end of a queue breaks the rules of the rings");
         self.leave();
     }
 
     /// Ends every GET on the rings here, since nobody tells of them any more.
     fn leave(&mut self) {
-        self.left = true;
-        for pending in self.pending.iter_mut().filter_map(Option::take) {
-            let lost = operation::lost(pending.ticket, &self.inner.core);
+        let Some(Attached {
+            client,
+            mut far,
+            pending,
+        }) = self.attached.take()
+        else {
+            return;
+        };
+        for pending in pending.into_iter().flatten() {
+            let why = self.home.why_lost();
+            let error = Error::new("GET", &*pending.bucket, &*pending.key, why)
+                .with_endpoint(&*self.endpoint);
+            let lost = Completion::failed(pending.ticket, pending.user_data, error, None);
             self.local.push_back(lost);
+        }
+        match self.home.process().is_this() {
+            true => far.close(),
+            false => {
+                far.leave();
+                // Its memory is not mapped here.
+                std::mem::forget(client);
+            }
         }
     }
 }
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        self.leave_if_lost();
-        self.closed.cancel();
+        self.leave();
     }
 }
 

@@ -8,12 +8,10 @@ use s3engine_pool::Buffer;
 use s3engine_s3::error::{Error, ErrorKind};
 use s3engine_s3::object::ObjectInfo;
 use s3engine_s3::{Path, Reason};
-use tokio::sync::oneshot;
 
 use crate::completion::{BytesByPath, Completion, Fallback, Flags, Stages};
 use crate::engine::Core;
 use crate::get::{Get, Ticket};
-use crate::operation;
 use crate::part::PartEnd;
 use crate::sink::Sink;
 
@@ -289,24 +287,8 @@ impl Drop for Report {
     }
 }
 
-/// The completion of a GET that is refused before anything is done for it, or ended before.
-pub(crate) fn refused(core: &Arc<Core>, ticket: Ticket, get: Get, kind: ErrorKind) -> Completion {
-    let (sender, mut receiver) = oneshot::channel();
-    let report = Report::new(
-        Arc::clone(core),
-        Sink::Waiter(sender),
-        ticket,
-        &get,
-        Instant::now(),
-    );
-    let error = report.error(kind);
-    report.fail(error, get.buffer);
-    receiver
-        .try_recv()
-        .unwrap_or_else(|_| operation::lost(ticket, core))
-}
-
-fn record(completion: &Completion) {
+/// Counts a completion.
+pub(crate) fn record(completion: &Completion) {
     let (path, reason) = (completion.path.as_str(), completion.reason.as_str());
     metrics::counter!("s3engine_gets_total", "path" => path, "reason" => reason).increment(1);
     let BytesByPath { rdma, http, cache } = completion.by_path;

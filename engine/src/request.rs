@@ -7,7 +7,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
-use s3engine_s3::Reason;
 use s3engine_s3::error::{Error, ErrorKind};
 use s3engine_s3::object::ObjectInfo;
 use tokio::sync::oneshot;
@@ -30,7 +29,7 @@ pub(crate) async fn ask<T: Send + 'static>(
     let error = Error::new(operation, bucket, key, ErrorKind::Cancelled)
         .with_endpoint(core.endpoint.to_string());
     if !core.process.is_this() {
-        return Err(error.with_kind(forked()).with_reason(Reason::ServiceLost));
+        return Err(error.with_kind(forked()));
     }
     let cancel = CancellationToken::new();
     let _cancel_on_drop = cancel.clone().drop_guard();

@@ -283,7 +283,9 @@ impl Texts {
             ErrorKind::Config(text)
             | ErrorKind::Connect(text)
             | ErrorKind::Reset(text)
-            | ErrorKind::Protocol(text) => [Some(text), None, None],
+            | ErrorKind::Protocol(text)
+            | ErrorKind::Service(text)
+            | ErrorKind::Denied(text) => [Some(text), None, None],
             ErrorKind::Status { code, message, .. } => [code, message, None],
             ErrorKind::Redirect {
                 code, region, host, ..
@@ -409,6 +411,8 @@ fn code_of(kind: &ErrorKind) -> u16 {
         ErrorKind::BufferTooSmall { .. } => "buffer-too-small",
         ErrorKind::RangeNotSatisfiable { .. } => "range-not-satisfiable",
         ErrorKind::Rdma { .. } => "rdma",
+        ErrorKind::Service(_) => "service",
+        ErrorKind::Denied(_) => "denied",
         ErrorKind::Cancelled => "cancelled",
         ErrorKind::Deadline => "deadline",
         _ => "protocol",
@@ -454,6 +458,8 @@ fn kind(cqe: &Cqe, detail: &Detail, reason: Reason) -> ErrorKind {
             reason,
             detail: first(),
         },
+        "service" => ErrorKind::Service(first()),
+        "denied" => ErrorKind::Denied(first()),
         "cancelled" => ErrorKind::Cancelled,
         "deadline" => ErrorKind::Deadline,
         _ => ErrorKind::Config(first()),

@@ -70,6 +70,8 @@ fn error_kind() -> impl Strategy<Value = ErrorKind> {
         text().prop_map(ErrorKind::Connect),
         text().prop_map(ErrorKind::Reset),
         text().prop_map(ErrorKind::Protocol),
+        text().prop_map(ErrorKind::Service),
+        text().prop_map(ErrorKind::Denied),
         (proptest::sample::select(&PHASES[..]), duration_of())
             .prop_map(|(phase, after)| ErrorKind::Timeout { phase, after }),
         any::<(u64, u64)>()

@@ -227,6 +227,7 @@ impl Error {
             ErrorKind::Modified { .. } => Reason::Modified,
             ErrorKind::BufferTooSmall { .. } => Reason::StaleBuffer,
             ErrorKind::Rdma { reason, .. } => *reason,
+            ErrorKind::Service(_) => Reason::ServiceLost,
             ErrorKind::Cancelled => Reason::Cancelled,
             ErrorKind::Deadline => Reason::Deadline,
             _ => Reason::HttpError,

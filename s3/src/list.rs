@@ -11,6 +11,7 @@ mod walk;
 use std::borrow::Cow;
 
 use percent_encoding::percent_decode_str;
+use serde::{Deserialize, Serialize};
 
 use crate::object::ETag;
 
@@ -20,7 +21,7 @@ const LARGEST: u64 = i64::MAX as u64;
 const LONGEST_SHOWN: usize = 100;
 
 /// Which names are wanted, and from where on.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListQuery {
     /// Only names that begin with this.
     pub prefix: String,
@@ -35,7 +36,7 @@ pub struct ListQuery {
 }
 
 /// An object, as a list describes it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListedObject {
     /// The key.
     pub key: String,
@@ -48,7 +49,7 @@ pub struct ListedObject {
 }
 
 /// One page of a list, in the server's order.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListPage {
     /// The objects.
     pub objects: Vec<ListedObject>,

@@ -5,6 +5,7 @@ use std::time::SystemTime;
 
 use http::header::{CONTENT_LENGTH, CONTENT_RANGE, ETAG, LAST_MODIFIED};
 use http::{HeaderMap, HeaderName, StatusCode};
+use serde::{Deserialize, Serialize};
 
 use crate::range::{ContentRange, unsatisfied_total};
 
@@ -12,7 +13,7 @@ const VERSION_ID: HeaderName = HeaderName::from_static("x-amz-version-id");
 const RDMA_REPLY: HeaderName = HeaderName::from_static("x-amz-rdma-reply");
 
 /// An entity tag, opaque: kept as received, with its quotes and its weak prefix.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ETag(String);
 
 impl ETag {
@@ -39,7 +40,7 @@ impl fmt::Display for ETag {
 }
 
 /// What an answer says about an object.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ObjectInfo {
     /// The entity tag.
     pub etag: Option<ETag>,

@@ -88,7 +88,7 @@ fn every_handle_in_a_child_returns_an_error_at_once_and_the_parent_goes_on() {
             Reason::ServiceLost
         );
         let error = block_on(parents.head("bench", KEY)).unwrap_err();
-        assert!(matches!(error.kind(), ErrorKind::Config(_)));
+        assert!(matches!(error.kind(), ErrorKind::Service(_)));
         drop((lost, queue, parents.clone()));
     });
     assert!(ended, "the child did not come to its end");

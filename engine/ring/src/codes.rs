@@ -52,7 +52,7 @@ const REASONS: [&str; 24] = [
 ];
 
 /// Names of error kinds from code 1 on.
-const ERRORS: [&str; 15] = [
+const ERRORS: [&str; 17] = [
     "invalid-request",
     "config",
     "connect",
@@ -68,6 +68,8 @@ const ERRORS: [&str; 15] = [
     "rdma",
     "cancelled",
     "deadline",
+    "service",
+    "denied",
 ];
 
 /// The error code of a request that is wrong in itself: a range, a reference.

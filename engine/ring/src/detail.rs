@@ -13,7 +13,7 @@ use std::mem::{offset_of, size_of};
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, transmute};
 
-use super::abi::assert_layout;
+use super::abi::{CQE_SIZE, Cqe, assert_layout};
 use super::words::{OwnWords, Words};
 
 /// Of a time or size in a [`Detail`]: not reached, not known.
@@ -223,6 +223,20 @@ impl Detail {
             .ok()
             .filter(|text| !text.is_empty())
     }
+}
+
+/// A completion entry and its record as bytes, to be sent elsewhere than through a ring.
+pub fn record_to_bytes(cqe: &Cqe, detail: &Detail) -> Vec<u8> {
+    [cqe.as_bytes(), detail.as_bytes()].concat()
+}
+
+/// The same back. `None` for bytes of another number.
+pub fn record_from_bytes(bytes: &[u8]) -> Option<(Cqe, Detail)> {
+    let (cqe, detail) = bytes.split_at_checked(CQE_SIZE)?;
+    Some((
+        Cqe::read_from_bytes(cqe).ok()?,
+        Detail::read_from_bytes(detail).ok()?,
+    ))
 }
 
 #[cfg(all(test, not(ring_loom)))]

@@ -44,6 +44,8 @@ mod codes;
 mod detail;
 mod fuzz;
 mod layout;
+#[cfg(not(ring_loom))]
+mod mapped;
 mod service;
 mod spsc;
 mod words;
@@ -57,7 +59,7 @@ mod queue_tests;
 
 pub use abi::*;
 pub use arena::{MAX_ETAG, MAX_KEY, MAX_VERSION, Object, Record, RecordRef, Version};
-pub use bell::Bell;
+pub use bell::{Bell, SocketBell};
 pub use check::{
     CheckedGet, CheckedOp, CheckedSqe, Destination, Limits, Malformed, Meaning, Rejected, check,
 };
@@ -68,10 +70,12 @@ pub use codes::{
 };
 pub use detail::{
     DETAIL_CUT, DETAIL_ERRNO, DETAIL_OF_HEAD, DETAIL_SIZE, DETAIL_SLOT, DETAIL_STATUS, Detail,
-    TextKind, UNKNOWN,
+    TextKind, UNKNOWN, record_from_bytes, record_to_bytes,
 };
 pub use fuzz::{fuzz_key, fuzz_sqe};
 pub use layout::{BadEntries, Layout, MAX_ENTRIES, RegionTooSmall};
+#[cfg(not(ring_loom))]
+pub use mapped::{MapError, SharedQueue};
 pub use service::{AnnounceError, Ended, Outcome, Service, Taken, Ticket};
 pub use spsc::CursorJump;
 pub use words::Region;

@@ -106,6 +106,10 @@ pub enum ErrorKind {
         /// What the fabric or the server said.
         detail: String,
     },
+    /// The host service has ended, or cannot be reached.
+    Service(String),
+    /// The host service's rules do not allow it.
+    Denied(String),
     /// The caller cancelled.
     Cancelled,
     /// The caller's deadline passed.
@@ -164,6 +168,8 @@ impl fmt::Display for ErrorKind {
             }
             ErrorKind::RangeNotSatisfiable { size: None } => f.write_str("416 InvalidRange"),
             ErrorKind::Rdma { reason, detail } => write!(f, "{reason}: {}", Printable(detail)),
+            ErrorKind::Service(text) => write!(f, "host service: {}", Printable(text)),
+            ErrorKind::Denied(text) => write!(f, "denied by the host service: {}", Printable(text)),
             ErrorKind::Cancelled => f.write_str("cancelled"),
             ErrorKind::Deadline => f.write_str("deadline passed"),
         }

@@ -47,10 +47,10 @@ struct Request {
     cancel: CancellationToken,
 }
 
-pub(crate) struct Session {
+pub(crate) struct ServedQueue {
     service: Service,
     link: Arc<Link>,
-    /// Ends the session.
+    /// Ends the service of the queue.
     closed: CancellationToken,
     /// By the client's number.
     requests: Vec<Option<Request>>,
@@ -58,7 +58,7 @@ pub(crate) struct Session {
     sender: mpsc::UnboundedSender<Completion>,
 }
 
-impl Session {
+impl ServedQueue {
     pub(crate) fn new(
         service: Service,
         entries: u32,
@@ -202,7 +202,7 @@ impl Session {
     }
 }
 
-impl Drop for Session {
+impl Drop for ServedQueue {
     fn drop(&mut self) {
         for request in self.requests.iter().flatten() {
             request.cancel.cancel();

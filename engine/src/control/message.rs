@@ -1,0 +1,274 @@
+//! The messages.
+
+use s3engine_pool::{PoolError, SlabId, SlotId};
+use s3engine_ring::{Cqe, Detail, Outcome};
+use s3engine_s3::error::{Error, ErrorKind};
+use s3engine_s3::list::{ListPage, ListQuery};
+use s3engine_s3::object::ObjectInfo;
+use serde::{Deserialize, Serialize};
+
+use crate::completion::Completion;
+use crate::get::Ticket;
+use crate::wire::{self, Asked};
+
+/// Versions of messages and rings that this code speaks.
+pub(crate) const VERSIONS: (u32, u32) = (s3engine_ring::OLDEST_VERSION, s3engine_ring::VERSION);
+
+/// The first that a client says.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Hello {
+    /// The oldest and the newest version that it speaks.
+    pub(crate) versions: (u32, u32),
+    /// Which of the service's endpoints it wants; its default one if absent.
+    pub(crate) endpoint: Option<String>,
+    /// What people call it: job and rank.
+    pub(crate) label: String,
+}
+
+/// The answer to that.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum Greeting {
+    Welcome(Welcome),
+    /// The service wants nothing of it, and says why.
+    Refused(String),
+}
+
+/// What a client may know of the service.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Welcome {
+    /// The version that both speak from here on.
+    pub(crate) version: u32,
+    /// The session's number, for logs.
+    pub(crate) session: u64,
+    /// The endpoint, for people.
+    pub(crate) endpoint: String,
+    /// The fabric's name, or why there is none.
+    pub(crate) fabric: Result<String, String>,
+    /// The most bytes that the client can lease.
+    pub(crate) max_bytes: u64,
+    /// The most entries of a queue.
+    pub(crate) max_entries: u32,
+}
+
+/// Something asked, with a number that its answer repeats.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Request {
+    pub(crate) id: u64,
+    pub(crate) ask: Ask,
+}
+
+/// What a client can ask for.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum Ask {
+    /// A queue of so many entries. Three descriptors: the client's region, the service's, the bell.
+    Queue { entries: u32 },
+    /// A slot of host memory.
+    Lease { len: u64, align: u64 },
+    /// Slots are not needed any more. Not answered.
+    Free { slots: Vec<Slot> },
+    /// The memory of a slab of which a completion has named a slot.
+    Slab { slab: u32 },
+    /// What the server says of an object.
+    Head { bucket: String, key: String },
+    /// The same, and an id for many GETs of it.
+    Open { bucket: String, key: String },
+    /// The id is not needed any more. Not answered.
+    Close { object: u64 },
+    /// A page of a list.
+    List { bucket: String, query: ListQuery },
+    /// Nobody waits for the answer of that request any more. Not answered.
+    Forget { request: u64 },
+}
+
+/// A slot, as the ABI names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Slot {
+    pub(crate) slab: u32,
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+}
+
+impl From<SlotId> for Slot {
+    fn from(id: SlotId) -> Self {
+        Self {
+            slab: id.slab.0,
+            index: id.index,
+            generation: id.generation,
+        }
+    }
+}
+
+impl From<Slot> for SlotId {
+    fn from(slot: Slot) -> Self {
+        Self {
+            slab: SlabId(slot.slab),
+            index: slot.index,
+            generation: slot.generation,
+        }
+    }
+}
+
+/// An answer.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Answer {
+    pub(crate) id: u64,
+    pub(crate) said: Result<Said, Failure>,
+}
+
+/// What the service says.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum Said {
+    Queue,
+    Leased(Leased),
+    /// One descriptor comes along.
+    Slab(Slab),
+    Info(ObjectInfo),
+    Opened {
+        object: u64,
+        info: ObjectInfo,
+    },
+    Page(ListPage),
+}
+
+/// A slot that was leased.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Leased {
+    pub(crate) slot: Slot,
+    /// Where it begins in its slab.
+    pub(crate) offset: u64,
+    /// Its slab, where the client has not been given that yet. One descriptor comes along then.
+    pub(crate) slab: Option<Slab>,
+}
+
+/// A slab's memory.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Slab {
+    pub(crate) slab: u32,
+    pub(crate) len: u64,
+    pub(crate) read_only: bool,
+}
+
+/// Why not.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum Failure {
+    /// No room now; some will come back.
+    WouldBlock { leased: u64, max_bytes: u64 },
+    /// More than there could ever be.
+    TooLarge { max_bytes: u64 },
+    /// A request to the server failed.
+    Request(Box<ErrorRecord>),
+    /// The service does not do that, for this client or at all.
+    Refused(String),
+}
+
+impl From<PoolError> for Failure {
+    fn from(error: PoolError) -> Self {
+        match error {
+            PoolError::WouldBlock {
+                leased, max_bytes, ..
+            } => Failure::WouldBlock { leased, max_bytes },
+            PoolError::TooLarge { max_bytes, .. } => Failure::TooLarge { max_bytes },
+            other => Failure::Refused(other.to_string()),
+        }
+    }
+}
+
+/// An error, as a completion would carry it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct ErrorRecord {
+    operation: String,
+    bucket: String,
+    key: String,
+    endpoint: String,
+    /// A completion entry and a detail record.
+    bytes: Vec<u8>,
+}
+
+impl ErrorRecord {
+    pub(crate) fn of(error: &Error) -> Self {
+        let (operation, bucket, key) = (error.operation(), error.bucket(), error.key());
+        let completion = Completion::failed(Ticket(0), 0, error.clone(), None);
+        let (outcome, detail) = wire::told(&completion);
+        Self {
+            operation: operation.to_owned(),
+            bucket: bucket.to_owned(),
+            key: key.to_owned(),
+            endpoint: error.endpoint().to_owned(),
+            bytes: bytes_of(&outcome, &detail),
+        }
+    }
+
+    /// The error again; one that says so if the record is nonsense.
+    pub(crate) fn error(&self) -> Error {
+        let asked = Asked {
+            ticket: Ticket(0),
+            bucket: &self.bucket,
+            key: &self.key,
+            endpoint: &self.endpoint,
+        };
+        let read = s3engine_ring::record_from_bytes(&self.bytes);
+        let heard = read.and_then(|(cqe, detail)| wire::heard(&cqe, &detail, &asked).error);
+        let error = heard.unwrap_or_else(|| {
+            let kind = ErrorKind::Service("an error that cannot be read".to_owned());
+            Error::new("", &*self.bucket, &*self.key, kind)
+        });
+        error.with_operation(self.operation.clone())
+    }
+}
+
+fn bytes_of(outcome: &Outcome, detail: &Detail) -> Vec<u8> {
+    let cqe = Cqe {
+        error: outcome.error,
+        status: outcome.status,
+        reason: outcome.reason,
+        path: outcome.path,
+        ..Cqe::default()
+    };
+    s3engine_ring::record_to_bytes(&cqe, detail)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use s3engine_s3::error::Phase;
+    use std::time::Duration;
+
+    #[test]
+    fn an_error_arrives_with_all_its_facts() {
+        let kind = ErrorKind::Status {
+            status: 503,
+            code: Some("SlowDown".into()),
+            message: Some("less, please".into()),
+        };
+        let error = Error::new("LIST", "train", "", kind)
+            .with_endpoint("http://s3:9000")
+            .with_ids(Some("4442587FB7D0A2F9".into()), Some("host".into()))
+            .with_retry_after(Some(Duration::from_secs(7)))
+            .with_phase(Phase::Body)
+            .with_attempt(3, 4);
+        let json = serde_json::to_vec(&ErrorRecord::of(&error)).unwrap();
+        let heard = serde_json::from_slice::<ErrorRecord>(&json)
+            .unwrap()
+            .error();
+        assert_eq!(heard.to_string(), error.to_string());
+        assert_eq!(heard.message(), error.message());
+        assert_eq!(heard.host_id(), error.host_id());
+        assert_eq!(heard.retry_after(), error.retry_after());
+        assert_eq!(
+            (heard.phase(), heard.reason()),
+            (error.phase(), error.reason())
+        );
+    }
+
+    #[test]
+    fn a_record_that_is_nonsense_is_an_error_all_the_same() {
+        let error = Error::new("HEAD", "b", "k", ErrorKind::Deadline);
+        let mut record = ErrorRecord::of(&error);
+        record.bytes.truncate(40);
+        assert!(matches!(record.error().kind(), ErrorKind::Service(_)));
+        record.bytes = vec![0; 32 + 1024];
+        assert!(matches!(record.error().kind(), ErrorKind::Service(_)));
+    }
+}
