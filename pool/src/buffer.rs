@@ -1,4 +1,5 @@
 //! The handles of a slot: [`Buffer`] (the caller's), [`Landing`] (a transfer's), [`Window`] (one request's).
+//! Only the process that owns the memory makes windows; what it leased to another process is a buffer there.
 //!
 //! ```text
 //! Buffer --into_landing--> Landing --window--> Window, Window, ...   written by requests
@@ -9,15 +10,12 @@
 //! ```
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::Arc;
 
-use event_listener::Event;
-
-use crate::ledger::{FabricId, RegistrationUse, UnregisteredWhy};
+use crate::import::{GiveBack, Import, ImportError, ImportedSlab};
+use crate::landing::Landing;
 use crate::memory::{Mapping, Memory};
 use crate::pool::Pool;
-use crate::registrar::RegistrationHandle;
 use crate::shared::Shared;
 use crate::slab::Slab;
 use crate::slots::SlotId;
@@ -32,22 +30,6 @@ pub struct OutOfBounds {
     pub len: u64,
     /// How much there is.
     pub have: u64,
-}
-
-/// The slot's memory was given up, because a revocation was not confirmed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the slot's slab was given up: a revocation was not confirmed")]
-pub struct SlotRetired;
-
-/// Why a window was not written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum WriteError {
-    /// The bytes do not fit, or processors cannot reach the memory.
-    #[error(transparent)]
-    OutOfBounds(#[from] OutOfBounds),
-    /// A remote may be writing to it.
-    #[error("the window is armed: a remote may be writing to it")]
-    Armed,
 }
 
 /// Exclusive right to one slot; gives it back on drop.
@@ -83,99 +65,174 @@ impl Lease {
     pub(crate) fn give_up(mut self) {
         self.owned = false;
     }
+
+    fn mapping(&self) -> Option<&Mapping> {
+        let mapping = self.slab.mapping();
+        mapping.filter(|_| self.shared.process.is_this())
+    }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
         if self.owned {
-            self.shared.release(self.place.slot);
+            self.shared.release(&self.slab, self.place.slot);
         }
     }
 }
 
 /// A leased slot that its holder may read and write. Returns to the pool on drop.
 pub struct Buffer {
-    lease: Lease,
+    pub(crate) held: Held,
+}
+
+/// Whose slot a buffer holds.
+pub(crate) enum Held {
+    /// Of this process's pool.
+    Own(Lease),
+    /// Of another process's pool.
+    Imported(Import),
+}
+
+impl Held {
+    pub(crate) fn place(&self) -> &Place {
+        match self {
+            Held::Own(lease) => &lease.place,
+            Held::Imported(import) => import.place(),
+        }
+    }
 }
 
 impl Buffer {
-    pub(crate) fn new(lease: Lease) -> Self {
-        Self { lease }
+    pub(crate) fn own(lease: Lease) -> Self {
+        let held = Held::Own(lease);
+        Self { held }
+    }
+
+    /// A slot that another process leased to this one, `len` bytes at `offset` of a slab of its. `giver` is told
+    /// when the buffer is dropped. Refused where the slot cannot be what it is said to be: nobody is told then.
+    pub fn imported(
+        slab: &Arc<ImportedSlab>,
+        slot: SlotId,
+        offset: u64,
+        len: u64,
+        align: u64,
+        giver: Arc<dyn GiveBack>,
+    ) -> Result<Self, ImportError> {
+        let place = Place {
+            slot,
+            offset,
+            len,
+            align,
+        };
+        let held = Held::Imported(Import::new(slab, place, giver)?);
+        Ok(Self { held })
     }
 
     /// Bytes asked for.
     pub fn len(&self) -> u64 {
-        self.lease.place.len
+        self.held.place().len
     }
 
     /// Whether no bytes were asked for.
     pub fn is_empty(&self) -> bool {
-        self.lease.place.len == 0
+        self.len() == 0
     }
 
     /// The slot's name.
     pub fn slot(&self) -> SlotId {
-        self.lease.place.slot
+        self.held.place().slot
     }
 
     /// The kind of memory.
     pub fn memory(&self) -> Memory {
-        self.lease.slab.memory()
+        match &self.held {
+            Held::Own(lease) => lease.slab.memory(),
+            Held::Imported(_) => Memory::Host,
+        }
     }
 
     /// The alignment asked for.
     pub fn align(&self) -> u64 {
-        self.lease.place.align
+        self.held.place().align
     }
 
-    /// Address of the first byte, in host or device memory.
+    /// Where in its slab it starts.
+    pub fn offset(&self) -> u64 {
+        self.held.place().offset
+    }
+
+    /// Bytes of its slab.
+    pub fn slab_len(&self) -> u64 {
+        match &self.held {
+            Held::Own(lease) => lease.slab.len(),
+            Held::Imported(import) => import.slab().len(),
+        }
+    }
+
+    /// Address of the first byte, in host or device memory, as this process knows it.
     pub fn address(&self) -> u64 {
-        self.lease.slab.address() + self.lease.place.offset
+        let slab = match &self.held {
+            Held::Own(lease) => lease.slab.address(),
+            Held::Imported(import) => import.slab().address(),
+        };
+        slab + self.offset()
     }
 
-    /// Whether `pool` leased it.
+    /// Whether `pool`, or another handle of the same pool, leased it.
     pub fn is_of(&self, pool: &Pool) -> bool {
-        pool.is(&self.lease.shared)
+        match &self.held {
+            Held::Own(lease) => pool.is(&lease.shared),
+            Held::Imported(import) => pool.is_given_by(import.giver()),
+        }
     }
 
     /// The bytes, where this host's processors can read them. Not in a forked child: there the slot is still the
-    /// parent's, who may give it to another transfer at any time.
+    /// parent's, who may give it to another transfer at any time. Nor when the process that leased it is gone:
+    /// what it let others write to its memory is not ended by anybody.
     pub fn as_slice(&self) -> Option<&[u8]> {
-        let mapping = self.mapping()?;
-        // SAFETY: the slot is leased to this buffer alone and no token for it is out (only a Landing
-        // makes Windows, and it gives back a Buffer only when none was left armed), so nobody writes
-        // while self is borrowed, given that a server which has answered does not. Its length came out
-        // of the mapping, so it fits usize.
-        Some(unsafe { mapping.slice(self.lease.place.offset, self.lease.place.len as usize) })
+        let (offset, len) = (self.offset(), self.len() as usize);
+        match &self.held {
+            Held::Own(lease) => {
+                let mapping = lease.mapping()?;
+                // SAFETY: the slot is leased to this buffer alone and no token for it is out (only a Landing
+                // makes Windows, and it gives back a Buffer only when none was left armed), so nobody
+                // writes while self is borrowed, given that a server which has answered does not. Its
+                // length came out of the mapping, so it fits usize.
+                Some(unsafe { mapping.slice(offset, len) })
+            }
+            Held::Imported(import) => import.as_slice(),
+        }
     }
 
-    /// The bytes for writing, where [`as_slice`](Self::as_slice) gives them for reading.
+    /// The bytes for writing, where [`as_slice`](Self::as_slice) gives them for reading. Not where this process
+    /// may only read them.
     pub fn as_mut_slice(&mut self) -> Option<&mut [u8]> {
-        let mapping = self.mapping()?;
-        // SAFETY: as in `as_slice`; and self is borrowed mutably, so there is no other view.
-        Some(unsafe { mapping.slice_mut(self.lease.place.offset, self.lease.place.len as usize) })
+        let (offset, len) = (self.offset(), self.len() as usize);
+        match &mut self.held {
+            Held::Own(lease) => {
+                let mapping = lease.mapping()?;
+                // SAFETY: as in `as_slice`; and self is borrowed mutably, so there is no other view.
+                Some(unsafe { mapping.slice_mut(offset, len) })
+            }
+            Held::Imported(import) => import.as_mut_slice(),
+        }
     }
 
-    fn mapping(&self) -> Option<&Mapping> {
-        let lease = &self.lease;
-        lease
-            .slab
-            .mapping()
-            .filter(|_| lease.shared.process.is_this())
+    /// Ends the handle of a slot of another process's pool without giving the slot back: its owner answers for
+    /// it now. A buffer of this process's own pool is dropped.
+    pub fn surrender(self) {
+        match self.held {
+            Held::Own(lease) => drop(lease),
+            Held::Imported(import) => import.surrender(),
+        }
     }
 
     /// Hands the slot to a transfer. From here on it cannot be read until the transfer gives it back.
+    ///
+    /// Only transfers of the process that owns the memory write to it: a landing of another process's slot has
+    /// no room for any window, and [`finish`](Landing::finish) gives the buffer back.
     pub fn into_landing(self) -> Landing {
-        let core = Arc::new(Core {
-            shared: Arc::clone(&self.lease.shared),
-            slab: Arc::clone(&self.lease.slab),
-            tainted: AtomicBool::new(false),
-        });
-        Landing {
-            lease: Some(self.lease),
-            core,
-            carved: 0,
-        }
+        Landing::of(self.held)
     }
 }
 
@@ -187,242 +244,4 @@ impl fmt::Debug for Buffer {
             .field("memory", &self.memory())
             .finish()
     }
-}
-
-/// What a landing and its windows share. Alive as long as anybody may write.
-pub(crate) struct Core {
-    shared: Arc<Shared>,
-    slab: Arc<Slab>,
-    /// A remote may still write: a window was dropped while armed.
-    tainted: AtomicBool,
-}
-
-/// A slot while a transfer fills it. Dropped or finished with a doubt about late writes, it goes to quarantine.
-pub struct Landing {
-    /// Always there until `finish` or drop takes it.
-    lease: Option<Lease>,
-    core: Arc<Core>,
-    /// Windows have been made up to here; they never overlap.
-    carved: u64,
-}
-
-impl Landing {
-    /// Bytes of the slot.
-    pub fn len(&self) -> u64 {
-        self.lease.as_ref().map_or(0, |lease| lease.place.len)
-    }
-
-    /// Whether the slot has no bytes.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Whether the slab is being revoked, and takes no remote writes until that is done.
-    pub fn is_draining(&self) -> bool {
-        self.core.slab.ledger.is_draining()
-    }
-
-    /// Offset in the slab.
-    pub(crate) fn start(&self) -> u64 {
-        self.lease.as_ref().map_or(0, |lease| lease.place.offset)
-    }
-
-    /// The part from `offset` on for one request. Windows are made in ascending order and do not overlap;
-    /// a request that is tried again takes its window along.
-    pub fn window(&mut self, offset: u64, len: u64) -> Result<Window, OutOfBounds> {
-        let have = self.len();
-        let error = OutOfBounds { offset, len, have };
-        let end = offset
-            .checked_add(len)
-            .filter(|&end| end <= have && offset >= self.carved)
-            .ok_or(error)?;
-        let start = self.lease.as_ref().ok_or(error)?.place.offset + offset;
-        self.carved = end;
-        Ok(Window {
-            core: Arc::clone(&self.core),
-            start,
-            len,
-            armed: None,
-        })
-    }
-
-    /// Gives the slot back to the caller, or, if a late write is possible, to quarantine: the slot then
-    /// comes back through [`Returning`] after revocation.
-    pub fn finish(mut self) -> Result<Buffer, Returning> {
-        let cell = Arc::new(ReturnCell::default());
-        match self.settle(Some(Arc::clone(&cell))) {
-            Some(lease) => Ok(Buffer::new(lease)),
-            None => Err(Returning { cell }),
-        }
-    }
-
-    /// The lease, if nobody can write any more. Otherwise the slot is in quarantine now.
-    fn settle(&mut self, cell: Option<Arc<ReturnCell>>) -> Option<Lease> {
-        let lease = self.lease.take()?;
-        // get_mut succeeds only when every window is gone, and orders this after their last acts.
-        let clean = Arc::get_mut(&mut self.core).is_some_and(|core| !*core.tainted.get_mut());
-        if clean {
-            return Some(lease);
-        }
-        let shared = Arc::clone(&lease.shared);
-        shared.quarantine(lease, Arc::downgrade(&self.core), cell);
-        None
-    }
-}
-
-impl Drop for Landing {
-    fn drop(&mut self) {
-        drop(self.settle(None));
-    }
-}
-
-impl fmt::Debug for Landing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Landing")
-            .field("slot", &self.lease.as_ref().map(|lease| lease.place.slot))
-            .field("len", &self.len())
-            .finish()
-    }
-}
-
-/// A range of a landing that one request fills. It can be written, not read.
-pub struct Window {
-    core: Arc<Core>,
-    /// Offset in the slab.
-    start: u64,
-    len: u64,
-    armed: Option<RegistrationUse>,
-}
-
-impl Window {
-    /// Bytes of the window.
-    pub fn len(&self) -> u64 {
-        self.len
-    }
-
-    /// Whether the window has no bytes.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// Address of the first byte as fabrics know it.
-    pub fn address(&self) -> u64 {
-        self.core.slab.address() + self.start
-    }
-
-    /// The kind of memory.
-    pub fn memory(&self) -> Memory {
-        self.core.slab.memory()
-    }
-
-    /// Copies `data` to `at`. Only for memory that this host's processors can reach.
-    pub fn write(&mut self, at: u64, data: &[u8]) -> Result<(), WriteError> {
-        if self.armed.is_some() {
-            return Err(WriteError::Armed);
-        }
-        let error = OutOfBounds {
-            offset: at,
-            len: data.len() as u64,
-            have: self.len,
-        };
-        at.checked_add(data.len() as u64)
-            .filter(|&end| end <= self.len)
-            .ok_or(error)?;
-        let mapping = self.core.slab.mapping().ok_or(error)?;
-        Ok(mapping.write(self.start + at, data)?)
-    }
-
-    /// Finds the registration of the window's memory with a fabric (made at first use, kept from then on) and
-    /// arms the window: from here on a remote may write. Until [`disarm`](Self::disarm), dropping the window
-    /// sends its slot to quarantine.
-    pub fn arm(&mut self, fabric: FabricId) -> Result<RegistrationHandle, UnregisteredWhy> {
-        let used = self
-            .core
-            .shared
-            .register(&self.core.slab, fabric, self.start, self.len)?;
-        let handle = used.registration().handle();
-        self.armed = Some(used);
-        Ok(handle)
-    }
-
-    /// The remote has answered, or the token never left: nobody else writes here any more. That a server
-    /// which has answered does not write is the protocol's promise; this process cannot check it.
-    pub fn disarm(&mut self) {
-        self.armed = None;
-    }
-
-    /// Whether a remote may write.
-    pub fn is_armed(&self) -> bool {
-        self.armed.is_some()
-    }
-}
-
-impl Drop for Window {
-    fn drop(&mut self) {
-        if self.armed.is_some() {
-            self.core.tainted.store(true, Ordering::Release);
-        }
-    }
-}
-
-impl fmt::Debug for Window {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let slab = self.core.slab.id();
-        f.debug_struct("Window")
-            .field("slab", &slab)
-            .field("start", &self.start)
-            .field("len", &self.len)
-            .field("armed", &self.is_armed())
-            .finish()
-    }
-}
-
-/// A slot on its way back from quarantine. Dropping it lets the pool have the slot.
-pub struct Returning {
-    cell: Arc<ReturnCell>,
-}
-
-impl Returning {
-    /// Waits for revocation. Bounded by the pool's quarantine and revocation times.
-    pub async fn wait(self) -> Result<Buffer, SlotRetired> {
-        loop {
-            let changed = self.cell.changed.listen();
-            if let Some(result) = self.cell.take() {
-                return result.map(Buffer::new);
-            }
-            changed.await;
-        }
-    }
-}
-
-impl fmt::Debug for Returning {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Returning")
-    }
-}
-
-/// Where the keeper leaves a slot for whoever waits for it.
-#[derive(Default)]
-pub(crate) struct ReturnCell {
-    slot: Mutex<Option<Result<Lease, SlotRetired>>>,
-    changed: Event,
-}
-
-impl ReturnCell {
-    pub(crate) fn put(&self, result: Result<Lease, SlotRetired>) {
-        *self.slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
-        self.changed.notify(usize::MAX);
-    }
-
-    fn take(&self) -> Option<Result<Lease, SlotRetired>> {
-        self.slot
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take()
-    }
-}
-
-/// Whether any window of a landing is still alive.
-pub(crate) fn has_windows(core: &Weak<Core>) -> bool {
-    core.strong_count() > 0
 }

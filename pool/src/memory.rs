@@ -1,4 +1,4 @@
-//! Shared host memory: created, populated and sealed by its owner; imported by others.
+//! Shared host memory, mapped: by the owner who made it (see `host`), and by those who import it.
 //!
 //! All `unsafe` that maps or touches raw memory is in this file.
 
@@ -6,10 +6,10 @@ use std::ffi::c_void;
 use std::fmt;
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 
-use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::fs::SealFlags;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::buffer::OutOfBounds;
@@ -31,16 +31,6 @@ impl fmt::Display for Memory {
             Memory::Host => f.write_str("host"),
         }
     }
-}
-
-/// Whether to ask for pages larger than the system's smallest.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum HugePages {
-    /// Reserved huge pages if enough are free, else transparent ones if the system grants them.
-    #[default]
-    Auto,
-    /// Small pages.
-    Never,
 }
 
 /// The pages that a slab was given.
@@ -89,77 +79,16 @@ pub enum MemoryError {
     },
 }
 
-fn refused(step: &'static str, len: u64) -> impl FnOnce(rustix::io::Errno) -> MemoryError {
+pub(crate) fn refused(
+    step: &'static str,
+    len: u64,
+) -> impl FnOnce(rustix::io::Errno) -> MemoryError {
     move |errno| MemoryError::System {
         step,
         len,
         memory: Memory::Host,
         source: errno.into(),
     }
-}
-
-/// A memfd of this process: reserved, populated, sealed against resizing, mapped.
-#[derive(Debug)]
-pub(crate) struct HostMemory {
-    fd: OwnedFd,
-    mapping: Mapping,
-    pages: Pages,
-}
-
-impl HostMemory {
-    /// Creates `len` bytes, a multiple of 2 MiB. Every page is present when this returns: a first touch
-    /// during a transfer would cost more than the transfer.
-    pub(crate) fn create(len: u64, huge: HugePages) -> Result<Self, MemoryError> {
-        debug_assert!(len > 0 && len.is_multiple_of(SLAB_ALIGN));
-        if huge == HugePages::Auto && reserved_huge_pages_free() >= len / (2 << 20) {
-            // Another process may take them in between: then the ordinary way is left.
-            if let Ok(memory) =
-                Self::create_with(len, MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB, huge)
-            {
-                return Ok(memory);
-            }
-        }
-        Self::create_with(len, MemfdFlags::empty(), huge)
-    }
-
-    fn create_with(len: u64, flags: MemfdFlags, huge: HugePages) -> Result<Self, MemoryError> {
-        let flags = flags | MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let fd = rustix::fs::memfd_create("s3engine-slab", flags)
-            .map_err(refused("memfd_create", len))?;
-        rustix::fs::ftruncate(&fd, len).map_err(refused("ftruncate", len))?;
-        let mapping = Mapping::map(fd.as_fd(), len).map_err(refused("mmap", len))?;
-        if huge == HugePages::Auto {
-            // Refused where the kernel has no transparent huge pages: small ones then.
-            let _ = mapping.advise(Advice::LinuxHugepage);
-        }
-        // Only after the advice: pages that were made before it are small.
-        let reserve = || rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, len);
-        let populated = mapping.populate(|| reserve().and_then(|()| mapping.touch()));
-        populated.map_err(refused("populating", len))?;
-        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
-            .map_err(refused("sealing", len))?;
-        let pages = mapping.pages();
-        Ok(Self { fd, mapping, pages })
-    }
-
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
-    }
-
-    pub(crate) fn mapping(&self) -> &Mapping {
-        &self.mapping
-    }
-
-    pub(crate) fn pages(&self) -> Pages {
-        self.pages
-    }
-}
-
-fn reserved_huge_pages_free() -> u64 {
-    fs::read_to_string("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages")
-        .ok()
-        .and_then(|text| text.trim().parse().ok())
-        .unwrap_or(0)
 }
 
 /// A shared mapping of a memfd, unmapped on drop. Reads and writes copy, and are checked for bounds.
@@ -182,20 +111,7 @@ impl Mapping {
     /// Maps memory that another process, or this one, made and sealed. Refuses a descriptor that could
     /// be shrunk under the mapping, because reading past its end would kill this process.
     pub fn import(fd: BorrowedFd<'_>, len: u64) -> Result<Self, MemoryError> {
-        let not = |why: String| MemoryError::NotImportable { why };
-        let seals =
-            rustix::fs::fcntl_get_seals(fd).map_err(|e| not(format!("not a memfd ({e})")))?;
-        if !seals.contains(SealFlags::SHRINK) {
-            return Err(not("the descriptor is not sealed against shrinking".into()));
-        }
-        let size = rustix::fs::fstat(fd)
-            .map_err(refused("fstat", len))?
-            .st_size;
-        if len == 0 || u64::try_from(size).is_ok_and(|size| size < len) {
-            return Err(not(format!(
-                "{len} bytes wanted of a descriptor of {size} bytes"
-            )));
-        }
+        check_importable(fd, len)?;
         let mapping = Self::map(fd, len).map_err(refused("mmap", len))?;
         // The pages are there; mapping them now keeps their faults out of transfers.
         // Where the kernel cannot, they are mapped at first touch: nothing may be written here.
@@ -275,7 +191,11 @@ impl Mapping {
     }
 
     /// Maps `len` bytes of `fd` at a multiple of [`SLAB_ALIGN`].
-    fn map(fd: BorrowedFd<'_>, len: u64) -> rustix::io::Result<Self> {
+    pub(crate) fn map(fd: BorrowedFd<'_>, len: u64) -> rustix::io::Result<Self> {
+        Self::map_with(fd, len, ProtFlags::READ | ProtFlags::WRITE)
+    }
+
+    fn map_with(fd: BorrowedFd<'_>, len: u64, access: ProtFlags) -> rustix::io::Result<Self> {
         let length = usize::try_from(len).map_err(|_| rustix::io::Errno::NOMEM)?;
         let align = SLAB_ALIGN as usize;
         let reserve = length.checked_add(align).ok_or(rustix::io::Errno::NOMEM)?;
@@ -295,7 +215,7 @@ impl Mapping {
             rustix::mm::mmap(
                 base,
                 length,
-                ProtFlags::READ | ProtFlags::WRITE,
+                access,
                 MapFlags::SHARED | MapFlags::FIXED,
                 fd,
                 0,
@@ -327,13 +247,13 @@ impl Mapping {
         Ok(Self { base, len })
     }
 
-    fn advise(&self, advice: Advice) -> rustix::io::Result<()> {
+    pub(crate) fn advise(&self, advice: Advice) -> rustix::io::Result<()> {
         // SAFETY: the range is this mapping; none of the advices used here drops its contents.
         unsafe { rustix::mm::madvise(self.base.as_ptr().cast(), self.len as usize, advice) }
     }
 
     /// Makes every page present, as `prefault` says where the kernel cannot do it in one call (before 5.14).
-    fn populate(
+    pub(crate) fn populate(
         &self,
         prefault: impl FnOnce() -> rustix::io::Result<()>,
     ) -> rustix::io::Result<()> {
@@ -344,7 +264,7 @@ impl Mapping {
     }
 
     /// Touches every page. They must be reserved, so that this cannot fault.
-    fn touch(&self) -> rustix::io::Result<()> {
+    pub(crate) fn touch(&self) -> rustix::io::Result<()> {
         let pages = (0..self.len).step_by(4096);
         pages.into_iter().try_for_each(|offset| {
             self.write(offset, &[0])
@@ -352,7 +272,7 @@ impl Mapping {
         })
     }
 
-    fn pages(&self) -> Pages {
+    pub(crate) fn pages(&self) -> Pages {
         let smaps = fs::read_to_string("/proc/self/smaps").unwrap_or_default();
         pages_of(&smaps, self.address()).unwrap_or(Pages {
             size: 4096,
@@ -366,6 +286,58 @@ impl Drop for Mapping {
         // SAFETY: the mapping was made by `map`, is unmapped once, and every view borrows from self.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len as usize) };
     }
+}
+
+/// A mapping that cannot be written: a type of its own, because writing to one would kill the process.
+#[derive(Debug)]
+pub(crate) struct ReadMapping(Mapping);
+
+impl ReadMapping {
+    /// As [`Mapping::import`], of memory that may be sealed against writing.
+    pub(crate) fn import(fd: BorrowedFd<'_>, len: u64) -> Result<Self, MemoryError> {
+        check_importable(fd, len)?;
+        let mapping = Mapping::map_with(fd, len, ProtFlags::READ).map_err(refused("mmap", len))?;
+        match mapping.advise(Advice::LinuxPopulateRead) {
+            // A kernel before 5.14: mapped at first touch.
+            Ok(()) | Err(rustix::io::Errno::INVAL) => Ok(Self(mapping)),
+            Err(errno) => Err(refused("populating", len)(errno)),
+        }
+    }
+
+    pub(crate) fn len(&self) -> u64 {
+        self.0.len
+    }
+
+    pub(crate) fn address(&self) -> u64 {
+        self.0.address()
+    }
+
+    /// A view of `len` bytes at `offset`.
+    ///
+    /// # Safety
+    /// As for [`Mapping::slice`].
+    pub(crate) unsafe fn slice(&self, offset: u64, len: usize) -> &[u8] {
+        // SAFETY: the caller's contract is the same.
+        unsafe { self.0.slice(offset, len) }
+    }
+}
+
+/// Refuses what is no memfd, what could be shrunk under a mapping, and what is shorter than `len`.
+fn check_importable(fd: BorrowedFd<'_>, len: u64) -> Result<(), MemoryError> {
+    let not = |why: String| MemoryError::NotImportable { why };
+    let seals = rustix::fs::fcntl_get_seals(fd).map_err(|e| not(format!("not a memfd ({e})")))?;
+    if !seals.contains(SealFlags::SHRINK) {
+        return Err(not("the descriptor is not sealed against shrinking".into()));
+    }
+    let size = rustix::fs::fstat(fd)
+        .map_err(refused("fstat", len))?
+        .st_size;
+    if len == 0 || u64::try_from(size).is_ok_and(|size| size < len) {
+        return Err(not(format!(
+            "{len} bytes wanted of a descriptor of {size} bytes"
+        )));
+    }
+    Ok(())
 }
 
 /// Finds in the text of `smaps` the pages of the mapping that starts at `address`.
@@ -400,31 +372,14 @@ fn pages_of(smaps: &str, address: u64) -> Option<Pages> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
+
+    use rustix::fs::MemfdFlags;
+
     use super::*;
+    use crate::host::{HostMemory, HugePages};
 
     const MIB: u64 = 1 << 20;
-
-    #[test]
-    fn created_memory_is_aligned_populated_and_sealed() {
-        let memory = HostMemory::create(4 * MIB, HugePages::Auto).unwrap();
-        assert!(memory.mapping().address().is_multiple_of(SLAB_ALIGN));
-        let seals = rustix::fs::fcntl_get_seals(memory.fd()).unwrap();
-        assert!(seals.contains(SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL));
-        assert!(rustix::fs::ftruncate(memory.fd(), 0).is_err());
-        let blocks = rustix::fs::fstat(memory.fd()).unwrap().st_blocks as u64 * 512;
-        assert!(blocks >= 4 * MIB, "every page is present: {blocks}");
-        assert!(memory.pages().size >= 4096);
-    }
-
-    #[test]
-    fn importer_and_owner_see_the_same_bytes() {
-        let memory = HostMemory::create(2 * MIB, HugePages::Never).unwrap();
-        let peer = Mapping::import(memory.fd(), 2 * MIB).unwrap();
-        peer.write(2 * MIB - 3, b"end").unwrap();
-        let mut seen = [0; 3];
-        memory.mapping().read(2 * MIB - 3, &mut seen).unwrap();
-        assert_eq!(&seen, b"end");
-    }
 
     #[test]
     fn access_outside_the_mapping_is_refused() {
@@ -445,6 +400,8 @@ mod tests {
         assert!(Mapping::import(fd.as_fd(), 4096).is_ok());
         assert!(Mapping::import(fd.as_fd(), 4097).is_err(), "too short");
         assert!(Mapping::import(fd.as_fd(), 0).is_err());
+        assert!(ReadMapping::import(fd.as_fd(), 4096).is_ok());
+        assert!(ReadMapping::import(fd.as_fd(), 4097).is_err());
         let file = tempfile_in_proc();
         assert!(Mapping::import(file.as_fd(), 1).is_err(), "not a memfd");
     }

@@ -1,11 +1,13 @@
 //! What a pool is asked for, why it refuses, and what it holds.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use crate::host::HugePages;
 use crate::ledger::LedgerStats;
 use crate::limit::{MemoryLimit, memory_limit};
-use crate::memory::{HugePages, MemoryError, SLAB_ALIGN};
-use crate::slab::SlabStats;
+use crate::memory::{MemoryError, SLAB_ALIGN};
+use crate::slab::{SlabId, SlabStats};
 use crate::slots::Slots;
 
 /// How a pool is made.
@@ -104,13 +106,40 @@ pub enum PoolError {
     /// This process is a forked child of the one whose pool it is.
     #[error("this pool is of the process that forked this one: make another pool here")]
     Forked,
+    /// The client that asks has ended.
+    #[error("client {client} has ended: it gets no memory any more")]
+    Retired {
+        /// Its name.
+        client: Arc<str>,
+    },
+    /// Not one of this client's slabs, or not any more.
+    #[error("slab {} is none of this client's", .slab.0)]
+    UnknownSlab {
+        /// The slab asked for.
+        slab: SlabId,
+    },
+    /// The pool is another process's, who alone can do this.
+    #[error("the pool is owned by another process: only there is this possible")]
+    NotOwner,
+    /// The process that owns the pool is gone, and with it all that it leased.
+    #[error("the process that owns the pool is gone: {why}")]
+    Lost {
+        /// What is known about it.
+        why: String,
+    },
+    /// The process that owns the pool said no.
+    #[error("the process that owns the pool refused: {why}")]
+    Refused {
+        /// What it said.
+        why: String,
+    },
     /// The system gave no memory.
     #[error(transparent)]
     Memory(#[from] MemoryError),
 }
 
 /// What a pool holds at a moment.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct PoolStats {
     /// The bound.
     pub max_bytes: u64,
@@ -122,6 +151,10 @@ pub struct PoolStats {
     pub quarantined: u64,
     /// Slabs made since the start.
     pub slabs_made: u64,
+    /// Clients in other processes that are there, or have not given all back.
+    pub clients: u64,
+    /// Exports of slabs to them since the start.
+    pub exports: u64,
     /// The slabs there are.
     pub slabs: Vec<SlabStats>,
     /// What registering has cost.

@@ -2,26 +2,39 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use event_listener::Listener;
-
-use crate::buffer::{Buffer, Landing};
+use crate::accounts::SlabState;
+use crate::buffer::Buffer;
+use crate::client::{ClientOptions, Handle};
+use crate::import::GiveBack;
+use crate::landing::Landing;
 use crate::ledger::{FabricId, MAX_FABRICS, RegistrationState, segment_len};
 use crate::memory::{Memory, MemoryError, SLAB_ALIGN};
 use crate::options::{PoolError, PoolOptions, PoolStats, bound, check_align};
-use crate::quarantine::{QuarantinedSlot, keep};
+use crate::process::Process;
+use crate::quarantine::keep;
 use crate::registrar::Registrar;
+use crate::remote::Remote;
 use crate::shared::Shared;
-use crate::slab::{SlabId, SlabStats};
+use crate::slab::SlabId;
 use crate::slots::{SlotId, StaleSlot};
+use crate::waiting::{Changed, wait};
 
 /// A handle to a pool of slabs. Clones share it.
+///
+/// In the process that owns the pool each handle is one client's (see [`for_client`](Self::for_client)): what it
+/// leases, names and exports is that client's; figures of the pool are of all.
 #[derive(Clone)]
 pub struct Pool {
-    shared: Arc<Shared>,
+    inner: Inner,
+}
+
+#[derive(Clone)]
+enum Inner {
+    Owner(Arc<Handle>),
+    Remote(Arc<Remote>),
 }
 
 impl Pool {
@@ -39,28 +52,62 @@ impl Pool {
         check_align(options.align)?;
         let max_bytes = bound(&options)?;
         let shared = Arc::new(Shared::new(options, max_bytes, fabrics));
-        let quarantined = Arc::clone(&shared.quarantined);
+        let host = shared.open(ClientOptions::named("host"))?;
+        let keeper = Arc::clone(&shared.keeper);
         let weak = Arc::downgrade(&shared);
         let spawned = thread::Builder::new()
             .name("s3engine-keeper".into())
-            .spawn(move || keep(weak, quarantined));
+            .spawn(move || keep(weak, keeper));
         spawned.map_err(|source| MemoryError::System {
             step: "starting the keeper thread",
             len: 0,
             memory: Memory::Host,
             source,
         })?;
-        Ok(Self { shared })
+        Ok(Self::of(host))
     }
 
-    /// The number of the n-th fabric.
+    pub(crate) fn of(handle: Handle) -> Self {
+        let inner = Inner::Owner(Arc::new(handle));
+        Self { inner }
+    }
+
+    pub(crate) fn of_remote(remote: Remote) -> Self {
+        let inner = Inner::Remote(Arc::new(remote));
+        Self { inner }
+    }
+
+    /// The owner's part, where this process is the owner.
+    pub(crate) fn owner(&self) -> Result<&Arc<Handle>, PoolError> {
+        if !self.process().is_this() {
+            return Err(PoolError::Forked);
+        }
+        match &self.inner {
+            Inner::Owner(handle) => Ok(handle),
+            Inner::Remote(_) => Err(PoolError::NotOwner),
+        }
+    }
+
+    fn process(&self) -> Process {
+        match &self.inner {
+            Inner::Owner(handle) => handle.shared.process,
+            Inner::Remote(remote) => remote.process,
+        }
+    }
+
+    /// The number of the n-th fabric. Nothing where another process owns the pool.
     pub fn fabric(&self, nth: usize) -> Option<FabricId> {
-        (nth < self.shared.fabrics.len()).then_some(FabricId(nth as u8))
+        let shared = &self.owner().ok()?.shared;
+        (nth < shared.fabrics.len()).then_some(FabricId(nth as u8))
     }
 
     /// A slot of `len` bytes, if there is room now. May make a slab, which takes time.
     pub fn try_alloc(&self, len: u64, memory: Memory) -> Result<Buffer, PoolError> {
-        self.try_alloc_aligned(len, memory, self.shared.options.align)
+        let align = match &self.inner {
+            Inner::Owner(handle) => handle.shared.options.align,
+            Inner::Remote(remote) => remote.pool.align(),
+        };
+        self.try_alloc_aligned(len, memory, align)
     }
 
     /// The same at a multiple of `align`, a power of two from 4 KiB to 2 MiB.
@@ -71,46 +118,47 @@ impl Pool {
         align: u64,
     ) -> Result<Buffer, PoolError> {
         check_align(align)?;
-        if !self.shared.process.is_this() {
+        if !self.process().is_this() {
             return Err(PoolError::Forked);
         }
-        let too_large = PoolError::TooLarge {
-            len,
-            max_bytes: self.shared.max_bytes,
+        let Handle { shared, client } = match &self.inner {
+            Inner::Owner(handle) => &**handle,
+            Inner::Remote(remote) => return remote.pool.try_alloc(len, memory, align),
         };
+        let max_bytes = client.max_bytes;
         if len
             .checked_next_multiple_of(SLAB_ALIGN)
-            .is_none_or(|needed| needed > self.shared.max_bytes)
+            .is_none_or(|needed| needed > max_bytes)
         {
-            return Err(too_large);
+            return Err(PoolError::TooLarge { len, max_bytes });
         }
-        if let Some(buffer) = self.shared.lease(len, memory, align) {
+        if let Some(buffer) = shared.lease(client, len, memory, align)? {
             return Ok(buffer);
         }
-        self.shared.grow_and_lease(len, memory, align)
+        shared.grow_and_lease(client, len, memory, align)
     }
 
     /// A slot of `len` bytes, waiting at most `timeout` for others to give theirs back.
     pub fn alloc(&self, len: u64, memory: Memory, timeout: Duration) -> Result<Buffer, PoolError> {
         let began = Instant::now();
         loop {
-            let freed = self.shared.freed.listen();
+            let changed = self.changes();
             match self.try_alloc(len, memory) {
                 Err(PoolError::WouldBlock {
                     len,
                     leased,
                     max_bytes,
                 }) => {
-                    let left = timeout.saturating_sub(began.elapsed());
-                    if left.is_zero() {
+                    let waited = began.elapsed();
+                    if waited >= timeout {
                         return Err(PoolError::TimedOut {
                             len,
                             leased,
                             max_bytes,
-                            waited: began.elapsed(),
+                            waited,
                         });
                     }
-                    let _ = freed.wait_timeout(left);
+                    wait(changed, began.checked_add(timeout));
                 }
                 result => return result,
             }
@@ -129,12 +177,29 @@ impl Pool {
 
     /// Completes when memory was given back, or a slab was revoked or given up, after this call.
     pub fn changed(&self) -> impl Future<Output = ()> + Send + 'static {
-        self.shared.freed.listen()
+        self.changes()
     }
 
-    /// The time within which a slot leaves quarantine, unless several slabs wait for silent peers.
+    fn changes(&self) -> Changed {
+        if !self.process().is_this() {
+            return Changed::Now;
+        }
+        match &self.inner {
+            Inner::Owner(handle) => Changed::Owner {
+                client: handle.client.freed.listen(),
+                pool: handle.shared.room.freed.listen(),
+            },
+            Inner::Remote(remote) => Changed::Remote(remote.pool.changed()),
+        }
+    }
+
+    /// The time within which a slot leaves quarantine, unless several slabs wait for silent peers. None where
+    /// another process owns the pool: nothing is in quarantine here.
     pub fn quarantine_bound(&self) -> Duration {
-        let options = &self.shared.options;
+        let Inner::Owner(handle) = &self.inner else {
+            return Duration::ZERO;
+        };
+        let options = &handle.shared.options;
         let waits = options
             .quarantine_max
             .saturating_add(options.revoke_timeout);
@@ -142,69 +207,90 @@ impl Pool {
     }
 
     /// Where in a landing a fabric's segments end: the first end, and from there every so many bytes. No
-    /// request may cross one.
+    /// request may cross one. Without that fabric they end nowhere.
     pub fn segment_ends(&self, landing: &Landing, fabric: FabricId) -> (u64, u64) {
-        let limit = segment_len(&*self.shared.fabrics[usize::from(fabric.0)]);
+        let registrar = match &self.inner {
+            Inner::Owner(handle) => handle.shared.fabrics.get(usize::from(fabric.0)),
+            Inner::Remote(_) => None,
+        };
+        let Some(registrar) = registrar else {
+            return (u64::MAX, u64::MAX);
+        };
+        let limit = segment_len(&**registrar);
         (limit - landing.start() % limit, limit)
     }
 
-    /// What the ledger says of a slab's segments with a fabric. Empty where none was ever used.
+    /// What the ledger says of the segments of one of the client's slabs with a fabric. Empty where none was
+    /// ever used, and where another process owns the pool.
     pub fn registrations(&self, slab: SlabId, fabric: FabricId) -> Vec<RegistrationState> {
-        self.shared
-            .lock()
-            .slabs
-            .get(&slab)
-            .map(|entry| entry.slab.ledger.states(fabric))
-            .unwrap_or_default()
+        let Ok(owner) = self.owner() else {
+            return Vec::new();
+        };
+        let accounts = owner.shared.lock();
+        let account = accounts.get(owner.client.id);
+        let entry = account.and_then(|account| account.slabs.get(&slab));
+        entry.map_or(Vec::new(), |entry| entry.slab.ledger.states(fabric))
     }
 
-    /// Whether a slot id names a lease that has not ended.
+    /// Whether a slot id names a lease of this client that has not ended. Of another process's pool, none.
     pub fn resolve(&self, slot: SlotId) -> Result<(), StaleSlot> {
-        let state = self.shared.lock();
-        state
-            .slabs
-            .get(&slot.slab)
-            .ok_or(StaleSlot(slot))?
-            .slots
-            .resolve(slot)
-            .map(drop)
+        let owner = self.owner().map_err(|_| StaleSlot(slot))?;
+        let accounts = owner.shared.lock();
+        let account = accounts.get(owner.client.id);
+        let entry = account.and_then(|account| account.slabs.get(&slot.slab));
+        entry.ok_or(StaleSlot(slot))?.slots.resolve(slot).map(drop)
     }
 
-    /// What the pool holds now.
+    /// What the pool holds now, for all its clients. In a forked child, nothing.
     pub fn stats(&self) -> PoolStats {
-        let state = self.shared.lock();
-        let slabs: Vec<_> = state
-            .slabs
-            .iter()
-            .map(|(&id, entry)| SlabStats {
-                id,
-                memory: entry.slab.memory(),
-                bytes: entry.slab.len(),
-                leased: entry.slots.leased_bytes(),
-                quarantined: entry.quarantined.iter().map(QuarantinedSlot::len).sum(),
-                pages: entry.slab.pages(),
-            })
-            .collect();
+        if !self.process().is_this() {
+            return PoolStats::default();
+        }
+        let shared = match &self.inner {
+            Inner::Owner(handle) => &handle.shared,
+            Inner::Remote(remote) => return remote.pool.stats(),
+        };
+        let accounts = shared.lock();
+        let slabs = accounts.iter().flat_map(|account| account.slabs.values());
+        let mut slabs: Vec<_> = slabs.map(SlabState::stats).collect();
+        slabs.sort_by_key(|slab| slab.id);
         PoolStats {
-            max_bytes: self.shared.max_bytes,
-            mapped: self.shared.mapped.load(Ordering::Acquire),
-            leased: slabs.iter().map(|slab| slab.leased).sum(),
-            quarantined: slabs.iter().map(|slab| slab.quarantined).sum(),
-            slabs_made: state.made,
+            max_bytes: shared.max_bytes,
+            mapped: shared.room.mapped(),
+            leased: accounts.total.leased,
+            quarantined: accounts.total.quarantined,
+            slabs_made: accounts.made,
+            clients: accounts.clients() as u64,
+            exports: accounts.exports,
             slabs,
-            ledger: self.shared.counters.stats(),
+            ledger: shared.counters.stats(),
         }
     }
 
     pub(crate) fn is(&self, shared: &Arc<Shared>) -> bool {
-        Arc::ptr_eq(&self.shared, shared)
+        match &self.inner {
+            Inner::Owner(handle) => Arc::ptr_eq(&handle.shared, shared),
+            Inner::Remote(_) => false,
+        }
+    }
+
+    pub(crate) fn is_given_by(&self, giver: &dyn GiveBack) -> bool {
+        match &self.inner {
+            Inner::Owner(_) => false,
+            Inner::Remote(remote) => remote.process.is_this() && remote.pool.is_giver(giver),
+        }
     }
 }
 
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pool")
-            .field("max_bytes", &self.shared.max_bytes)
-            .finish_non_exhaustive()
+        let mut shown = f.debug_struct("Pool");
+        match &self.inner {
+            Inner::Owner(handle) => shown
+                .field("client", &handle.client.name)
+                .field("max_bytes", &handle.client.max_bytes),
+            Inner::Remote(_) => shown.field("owner", &"another process"),
+        };
+        shown.finish_non_exhaustive()
     }
 }

@@ -7,10 +7,12 @@
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use crate::buffer::{Core, Lease, Place, ReturnCell, SlotRetired, has_windows};
+use crate::accounts::SlabState;
+use crate::buffer::{Lease, Place};
+use crate::landing::{Core, ReturnCell, SlotRetired, has_windows};
 use crate::registrar::RevokeError;
-use crate::shared::{Shared, SlabState, State};
-use crate::slab::{Slab, SlabId};
+use crate::shared::Shared;
+use crate::slab::Slab;
 
 /// How often a slab that waits for its last tokens is looked at.
 const POLL: Duration = Duration::from_millis(5);
@@ -43,103 +45,107 @@ impl Shared {
         if !self.process.is_this() {
             return lease.give_up();
         }
-        let mut state = self.lock();
         let quarantined = QuarantinedSlot {
             place: lease.place,
             windows,
             waiter,
         };
-        match state.slabs.get_mut(&lease.place.slot.slab) {
-            Some(entry) => {
-                entry.slab.ledger.drain();
-                if matches!(entry.status, Status::Active) {
-                    entry.status = Status::Draining(Instant::now());
-                }
-                entry.quarantined.push(quarantined);
-                // The slot is the quarantine's now; the lease must not free it.
-                lease.give_up();
-            }
-            // Given up meanwhile: there is nothing to wait for.
-            None => quarantined.retire(),
+        let mut accounts = self.lock();
+        let given_up = accounts.quarantine(&lease.slab, quarantined).err();
+        accounts.report();
+        drop(accounts);
+        match given_up {
+            // The slot is the quarantine's now; the lease must not free it.
+            None => lease.give_up(),
+            // There is nothing to wait for.
+            Some(slot) => slot.retire(),
         }
         metrics::counter!("s3engine_quarantined_slots_total").increment(1);
-        self.report(&state);
-        drop(state);
-        self.quarantined.notify(usize::MAX);
+        self.keeper.notify(usize::MAX);
     }
 
-    /// Revokes what is due. Returns after how long to look again, if there is a reason to.
+    /// Revokes what is due, and destroys what retired clients left. Returns after how long to look again, if
+    /// there is a reason to.
     pub(crate) fn maintain(self: &Arc<Self>, now: Instant) -> Option<Duration> {
         loop {
-            let mut state = self.lock();
-            let over_cap = state.quarantined_bytes() > self.options.quarantine_max_bytes;
-            let due = state.slabs.iter_mut().find_map(|(&id, entry)| {
-                let Status::Draining(since) = entry.status else {
-                    return None;
-                };
-                let late =
-                    over_cap || now.saturating_duration_since(since) >= self.options.quarantine_max;
-                due(entry, late).then(|| {
-                    entry.status = Status::Revoking;
-                    (id, Arc::clone(&entry.slab))
-                })
-            });
-            let Some((id, slab)) = due else {
-                let waiting = state
-                    .slabs
-                    .values()
-                    .any(|entry| matches!(entry.status, Status::Draining(_)));
+            let mut accounts = self.lock();
+            let over_cap = accounts.total.quarantined > self.options.quarantine_max_bytes;
+            let next = accounts
+                .slabs_mut()
+                .find_map(|entry| self.begin_revoking(entry, now, over_cap));
+            if let Some(slab) = next {
+                drop(accounts);
+                let result = self.revoke(&slab, self.revoke_deadline());
+                self.settle(&slab, result);
+                continue;
+            }
+            let orphans = accounts.take_orphans();
+            accounts.report();
+            let waiting = accounts
+                .slabs_mut()
+                .any(|entry| matches!(entry.status, Status::Draining(_)));
+            drop(accounts);
+            if orphans.is_empty() {
                 return waiting.then_some(POLL);
-            };
-            drop(state);
-            let result = self.revoke(&slab, self.revoke_deadline());
-            self.settle(id, &slab, result);
+            }
+            self.destroy(orphans);
         }
+    }
+
+    /// Claims a slab whose registrations should be revoked now.
+    fn begin_revoking(
+        &self,
+        entry: &mut SlabState,
+        now: Instant,
+        over_cap: bool,
+    ) -> Option<Arc<Slab>> {
+        let Status::Draining(since) = entry.status else {
+            return None;
+        };
+        let late = over_cap || now.saturating_duration_since(since) >= self.options.quarantine_max;
+        due(entry, late).then(|| {
+            entry.status = Status::Revoking;
+            Arc::clone(&entry.slab)
+        })
     }
 
     /// Frees the quarantined slots of a slab, or gives the slab up.
-    fn settle(self: &Arc<Self>, id: SlabId, slab: &Arc<Slab>, result: Result<(), RevokeError>) {
-        let mut state = self.lock();
-        let Some(entry) = state.slabs.get_mut(&id) else {
-            return;
-        };
+    fn settle(self: &Arc<Self>, slab: &Arc<Slab>, result: Result<(), RevokeError>) {
+        let mut accounts = self.lock();
         // A slot that came while the revocation ran may still be written by this process.
-        let (held, slots): (Vec<_>, Vec<_>) = std::mem::take(&mut entry.quarantined)
-            .into_iter()
-            .partition(|slot| result.is_ok() && has_windows(&slot.windows));
-        // Handed out after the lock is released: a lease that nobody takes is freed at once.
-        let mut leases = Vec::new();
-        match &result {
-            Ok(()) => {
-                if held.is_empty() {
-                    slab.ledger.reopen();
-                    entry.status = Status::Active;
-                } else {
-                    entry.status = Status::Draining(Instant::now());
-                    entry.quarantined = held;
-                }
-                for QuarantinedSlot { place, waiter, .. } in slots {
-                    let lease = Lease::new(Arc::clone(self), Arc::clone(slab), place);
-                    leases.push((waiter, lease));
-                }
-            }
-            Err(error) => {
-                tracing::error!(slab = id.0, %error, bytes = slab.len(), "slab given up");
-                metrics::counter!("s3engine_slabs_given_up_total").increment(1);
-                slab.ledger.give_up();
-                state.slabs.remove(&id);
-                slots.into_iter().for_each(QuarantinedSlot::retire);
+        let confirmed = result.is_ok();
+        let slots =
+            accounts.take_quarantined(slab, |slot| !(confirmed && has_windows(&slot.windows)));
+        if let Err(error) = &result {
+            let id = slab.id().0;
+            tracing::error!(slab = id, %error, bytes = slab.len(), "slab given up");
+            metrics::counter!("s3engine_slabs_given_up_total").increment(1);
+            slab.ledger.give_up();
+            accounts.remove(slab);
+        } else if let Some(entry) = accounts.slab_mut(slab) {
+            if entry.quarantined().is_empty() {
+                slab.ledger.reopen();
+                entry.status = Status::Active;
+            } else {
+                entry.status = Status::Draining(Instant::now());
             }
         }
-        self.report(&state);
-        drop(state);
-        for (waiter, lease) in leases {
-            match waiter {
+        accounts.report();
+        drop(accounts);
+        // After the lock is released: a lease that nobody takes is freed at once.
+        for slot in slots {
+            if !confirmed {
+                slot.retire();
+                continue;
+            }
+            let lease = Lease::new(Arc::clone(self), Arc::clone(slab), slot.place);
+            match slot.waiter {
                 Some(cell) => cell.put(Ok(lease)),
                 None => drop(lease),
             }
         }
-        self.freed.notify(usize::MAX);
+        slab.client().freed.notify(usize::MAX);
+        self.room.freed.notify(usize::MAX);
     }
 }
 
@@ -147,7 +153,7 @@ impl Shared {
 fn due(entry: &SlabState, late: bool) -> bool {
     // A window that is still alive may be written by this process too: its request is being cancelled.
     let windows_gone = entry
-        .quarantined
+        .quarantined()
         .iter()
         .all(|slot| !has_windows(&slot.windows));
     windows_gone && (late || entry.slab.ledger.in_use() == 0)
@@ -166,20 +172,10 @@ impl QuarantinedSlot {
     }
 }
 
-impl State {
-    pub(crate) fn quarantined_bytes(&self) -> u64 {
-        self.slabs
-            .values()
-            .flat_map(|entry| &entry.quarantined)
-            .map(QuarantinedSlot::len)
-            .sum()
-    }
-}
-
 /// Runs [`Shared::maintain`] until the pool is gone.
-pub(crate) fn keep(shared: Weak<Shared>, quarantined: Arc<event_listener::Event>) {
+pub(crate) fn keep(shared: Weak<Shared>, wake: Arc<event_listener::Event>) {
     loop {
-        let changed = quarantined.listen();
+        let changed = wake.listen();
         let next = match shared.upgrade() {
             Some(shared) => shared.maintain(Instant::now()),
             None => return,

@@ -1,34 +1,23 @@
-//! What all handles of a pool share: leasing, growing within the bound, giving back.
+//! What all handles of a pool share: leasing, growing within the bound, giving back, ending.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use event_listener::Event;
 
+use crate::accounts::{Accounts, Released, SlabState};
 use crate::buffer::{Buffer, Lease, Place};
-use crate::ledger::{Counters, FabricId, RegistrationUse, UnregisteredWhy};
-use crate::memory::{HostMemory, Memory, SLAB_ALIGN};
+use crate::client::{Client, ClientId, ClientOptions, Handle};
+use crate::host::HostMemory;
+use crate::ledger::{Counters, FabricId, RegistrationUse, UnregisteredWhy, segment_len};
+use crate::memory::Memory;
 use crate::options::{PoolError, PoolOptions};
 use crate::process::Process;
-use crate::quarantine::{QuarantinedSlot, Status};
 use crate::registrar::{Registrar, RevokeError};
-use crate::slab::{Reservation, Slab, SlabId};
-use crate::slots::{SlotId, Slots};
-
-pub(crate) struct SlabState {
-    pub(crate) slab: Arc<Slab>,
-    pub(crate) slots: Slots,
-    pub(crate) status: Status,
-    pub(crate) quarantined: Vec<QuarantinedSlot>,
-}
-
-#[derive(Default)]
-pub(crate) struct State {
-    pub(crate) slabs: BTreeMap<SlabId, SlabState>,
-    pub(crate) made: u64,
-}
+use crate::room::Room;
+use crate::slab::{Slab, SlabId};
+use crate::slots::SlotId;
 
 /// What all handles of a pool share.
 pub(crate) struct Shared {
@@ -37,15 +26,19 @@ pub(crate) struct Shared {
     pub(crate) max_bytes: u64,
     pub(crate) fabrics: Vec<Arc<dyn Registrar>>,
     pub(crate) counters: Counters,
-    pub(crate) mapped: Arc<AtomicU64>,
-    state: Mutex<State>,
-    /// Held while a slab is made, so that two requests do not make two.
-    growing: Mutex<()>,
-    pub(crate) freed: Arc<Event>,
-    pub(crate) quarantined: Arc<Event>,
+    pub(crate) room: Arc<Room>,
+    /// Held while room for a slab is looked for.
+    pub(crate) making_room: Mutex<()>,
+    accounts: Mutex<Accounts>,
+    next_client: AtomicU64,
+    /// Wakes the keeper.
+    pub(crate) keeper: Arc<Event>,
 }
 
 impl Shared {
+    /// The process itself, as a client of its pool.
+    pub(crate) const HOST: ClientId = ClientId(0);
+
     pub(crate) fn new(
         options: PoolOptions,
         max_bytes: u64,
@@ -57,142 +50,139 @@ impl Shared {
             max_bytes,
             fabrics,
             counters: Counters::default(),
-            mapped: Arc::default(),
-            state: Mutex::default(),
-            growing: Mutex::default(),
-            freed: Arc::default(),
-            quarantined: Arc::default(),
+            room: Arc::default(),
+            making_room: Mutex::default(),
+            accounts: Mutex::default(),
+            next_client: AtomicU64::new(Self::HOST.0),
+            keeper: Arc::default(),
         }
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Not in a forked child: there the lock may be held by nobody who could release it.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Accounts> {
+        self.accounts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn lease(self: &Arc<Self>, len: u64, memory: Memory, align: u64) -> Option<Buffer> {
-        let mut state = self.lock();
-        let takes_work = |entry: &&mut SlabState| {
-            matches!(entry.status, Status::Active) && entry.slab.memory() == memory
-        };
-        let (slab, (slot, offset)) = state
-            .slabs
-            .values_mut()
-            .filter(takes_work)
-            .find_map(|entry| Some((Arc::clone(&entry.slab), entry.slots.lease(len, align)?)))?;
-        self.report(&state);
-        drop(state);
-        let place = Place {
-            slot,
-            offset,
-            len,
-            align,
-        };
-        Some(self.hand_out(slab, place))
+    /// A client's first handle. The first client is the process itself.
+    pub(crate) fn open(self: &Arc<Self>, options: ClientOptions) -> Result<Handle, PoolError> {
+        let id = ClientId(self.next_client.fetch_add(1, Ordering::Relaxed));
+        let client = Arc::new(Client::new(self, id, options)?);
+        let mut accounts = self.lock();
+        accounts.open(Arc::clone(&client));
+        accounts.report();
+        drop(accounts);
+        Ok(Handle {
+            shared: Arc::clone(self),
+            client,
+        })
+    }
+
+    /// No new leases for the client, and its slabs go when their last leases do.
+    pub(crate) fn retire(&self, client: &Client) {
+        if !self.process.is_this() {
+            return;
+        }
+        let mut accounts = self.lock();
+        let ended = accounts.retire(client.id);
+        accounts.report();
+        drop(accounts);
+        if ended {
+            tracing::debug!(client = &*client.name, "client retired");
+            client.freed.notify(usize::MAX);
+            self.keeper.notify(usize::MAX);
+        }
+    }
+
+    pub(crate) fn lease(
+        self: &Arc<Self>,
+        client: &Client,
+        len: u64,
+        memory: Memory,
+        align: u64,
+    ) -> Result<Option<Buffer>, PoolError> {
+        let mut accounts = self.lock();
+        let leased = accounts.lease(client, len, memory, align)?;
+        accounts.report();
+        drop(accounts);
+        Ok(leased.map(|(slab, place)| self.hand_out(slab, place)))
     }
 
     fn hand_out(self: &Arc<Self>, slab: Arc<Slab>, place: Place) -> Buffer {
-        Buffer::new(Lease::new(Arc::clone(self), slab, place))
+        Buffer::own(Lease::new(Arc::clone(self), slab, place))
     }
 
     pub(crate) fn grow_and_lease(
         self: &Arc<Self>,
+        client: &Arc<Client>,
         len: u64,
         memory: Memory,
         align: u64,
     ) -> Result<Buffer, PoolError> {
-        let _growing = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
+        let growing = client.growing.lock();
+        let _growing = growing.unwrap_or_else(PoisonError::into_inner);
         // Another request may have made a slab while this one waited.
-        if let Some(buffer) = self.lease(len, memory, align) {
+        if let Some(buffer) = self.lease(client, len, memory, align)? {
             return Ok(buffer);
         }
-        let reserved = self.reserve(len)?;
-        let memory_of_slab = match memory {
+        let slab = self.make_slab(client, len, memory)?;
+        let mut accounts = self.lock();
+        let added = accounts.add(&slab);
+        let leased = added.and_then(|()| accounts.lease(client, len, memory, align));
+        accounts.report();
+        drop(accounts);
+        match leased {
+            Ok(Some((slab, place))) => Ok(self.hand_out(slab, place)),
+            Ok(None) => Err(self.would_block(len)),
+            // Retired meanwhile.
+            Err(error) => {
+                let _ = self.revoke(&slab, self.revoke_deadline());
+                Err(error)
+            }
+        }
+    }
+
+    fn make_slab(
+        &self,
+        client: &Arc<Client>,
+        len: u64,
+        memory: Memory,
+    ) -> Result<Arc<Slab>, PoolError> {
+        let reserved = self.reserve(client, len)?;
+        let memory = match memory {
             Memory::Host => HostMemory::create(reserved.len(), self.options.huge_pages)?,
         };
-        let mut state = self.lock();
-        let id = SlabId::next();
-        state.made += 1;
-        let slab = Arc::new(Slab::host(id, memory_of_slab, reserved));
-        tracing::debug!(slab = id.0, bytes = slab.len(), pages = %slab.pages(), "slab made");
-        let mut slots = Slots::new(id, slab.len());
-        let leased = slots.lease(len, align);
-        let entry = SlabState {
-            slab: Arc::clone(&slab),
-            slots,
-            status: Status::Active,
-            quarantined: Vec::new(),
-        };
-        state.slabs.insert(id, entry);
-        self.report(&state);
-        drop(state);
-        let (slot, offset) = leased.ok_or_else(|| self.would_block(len))?;
-        let place = Place {
-            slot,
-            offset,
-            len,
-            align,
-        };
-        Ok(self.hand_out(slab, place))
+        let slab = Slab::host(SlabId::next(), memory, reserved);
+        if client.read_only {
+            self.register_all(&slab);
+        }
+        if let Err(error) = slab.seal() {
+            let _ = self.revoke(&slab, self.revoke_deadline());
+            return Err(error.into());
+        }
+        tracing::debug!(slab = slab.id().0, client = &*client.name, bytes = slab.len(), pages = %slab.pages(), "slab made");
+        Ok(Arc::new(slab))
     }
 
-    /// Takes a slab's bytes out of the bound: a full slab where it fits, else as little as `len` needs,
-    /// giving up idle slabs for it if that helps.
-    fn reserve(&self, len: u64) -> Result<Reservation, PoolError> {
-        let needed = len.max(1).next_multiple_of(SLAB_ALIGN);
-        let slab_bytes = self.options.slab_bytes.min(self.max_bytes);
-        let wanted = slab_bytes.next_multiple_of(SLAB_ALIGN).max(needed);
-        let room = || self.max_bytes - self.mapped.load(Ordering::Acquire).min(self.max_bytes);
-        if room() < needed {
-            self.free_idle_slabs(needed);
+    /// Registers all of a slab with every fabric that can. The ledger keeps why one cannot.
+    fn register_all(&self, slab: &Slab) {
+        for (nth, registrar) in self.fabrics.iter().enumerate() {
+            let step = segment_len(&**registrar);
+            let mut start = 0;
+            while start < slab.len() {
+                let len = step.min(slab.len() - start);
+                let _ = self.register(slab, FabricId(nth as u8), start, len);
+                start += len;
+            }
         }
-        let room = room();
-        if room < needed {
-            return Err(self.would_block(len));
-        }
-        let len = wanted.min(room - room % SLAB_ALIGN);
-        Ok(Reservation::new(&self.mapped, &self.freed, len))
     }
 
-    /// Unregisters and unmaps slabs that nobody uses, but only where that makes `needed` bytes of room.
-    fn free_idle_slabs(&self, needed: u64) {
-        let mut state = self.lock();
-        let idle = |entry: &SlabState| {
-            entry.slots.leased_bytes() == 0 && matches!(entry.status, Status::Active)
-        };
-        let idle_bytes: u64 = state
-            .slabs
-            .values()
-            .filter(|e| idle(e))
-            .map(|e| e.slab.len())
-            .sum();
-        let mapped = self.mapped.load(Ordering::Acquire);
-        if mapped.saturating_sub(idle_bytes).saturating_add(needed) > self.max_bytes {
-            return;
-        }
-        let freed: Vec<_> = state
-            .slabs
-            .extract_if(.., |_, entry| idle(entry))
-            .map(|(_, entry)| entry)
-            .collect();
-        drop(state);
+    /// Revokes and unmaps slabs that were taken out of the accounts.
+    pub(crate) fn destroy(&self, slabs: Vec<SlabState>) {
         let deadline = self.revoke_deadline();
-        for entry in freed {
+        for entry in slabs {
             // Unconfirmed is counted by the ledger; the mapping goes either way, so nobody reads it again.
             let _ = self.revoke(&entry.slab, deadline);
-        }
-    }
-
-    fn would_block(&self, len: u64) -> PoolError {
-        let leased = self
-            .lock()
-            .slabs
-            .values()
-            .map(|entry| entry.slots.leased_bytes())
-            .sum();
-        PoolError::WouldBlock {
-            len,
-            leased,
-            max_bytes: self.max_bytes,
+            entry.end();
         }
     }
 
@@ -229,31 +219,21 @@ impl Shared {
     }
 
     /// Ends a lease.
-    pub(crate) fn release(&self, slot: SlotId) {
+    pub(crate) fn release(&self, slab: &Slab, slot: SlotId) {
         if !self.process.is_this() {
             return;
         }
-        let mut state = self.lock();
-        // A slab that was given up is not in the table any more.
-        if let Some(entry) = state.slabs.get_mut(&slot.slab) {
-            let released = entry.slots.release(slot);
-            debug_assert!(released.is_ok(), "a lease is released once");
+        let mut accounts = self.lock();
+        let released = accounts.release(slab, slot);
+        accounts.report();
+        drop(accounts);
+        slab.client().freed.notify(usize::MAX);
+        match released {
+            Released::Gone | Released::Busy => {}
+            // Any client may have its room now.
+            Released::Idle => drop(self.room.freed.notify(usize::MAX)),
+            Released::Orphaned => drop(self.keeper.notify(usize::MAX)),
         }
-        self.report(&state);
-        drop(state);
-        self.freed.notify(usize::MAX);
-    }
-
-    pub(crate) fn report(&self, state: &State) {
-        let leased: u64 = state
-            .slabs
-            .values()
-            .map(|entry| entry.slots.leased_bytes())
-            .sum();
-        metrics::gauge!("s3engine_pool_leased_bytes").set(leased as f64);
-        metrics::gauge!("s3engine_pool_mapped_bytes")
-            .set(self.mapped.load(Ordering::Relaxed) as f64);
-        metrics::gauge!("s3engine_pool_quarantined_bytes").set(state.quarantined_bytes() as f64);
     }
 }
 
@@ -264,21 +244,11 @@ impl Drop for Shared {
             std::mem::forget(std::mem::take(&mut self.fabrics));
             return;
         }
-        let slabs = &mut self
-            .state
-            .get_mut()
-            .unwrap_or_else(PoisonError::into_inner)
-            .slabs;
-        let slabs = std::mem::take(slabs);
-        let deadline = self.revoke_deadline();
-        for entry in slabs.into_values() {
-            let _ = self.revoke(&entry.slab, deadline);
-            entry
-                .quarantined
-                .into_iter()
-                .for_each(QuarantinedSlot::retire);
-        }
+        let accounts = self.accounts.get_mut();
+        let accounts = accounts.unwrap_or_else(PoisonError::into_inner);
+        let slabs = accounts.take_all();
+        self.destroy(slabs);
         // The keeper sees that the pool is gone, and ends.
-        self.quarantined.notify(usize::MAX);
+        self.keeper.notify(usize::MAX);
     }
 }

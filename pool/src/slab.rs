@@ -1,14 +1,15 @@
 //! One allocation: the unit of registration, revocation and export.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use event_listener::Event;
-
+use crate::client::Client;
+use crate::host::HostMemory;
 use crate::ledger::SlabLedger;
-use crate::memory::{HostMemory, Mapping, Memory, Pages};
+use crate::memory::{Mapping, Memory, MemoryError, Pages};
 use crate::registrar::Segment;
+use crate::room::Reservation;
 
 /// A slab's number. Never given out twice in one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -24,36 +25,6 @@ impl SlabId {
 /// What a slab is made of. CUDA memory joins as another variant.
 enum Backing {
     Host(HostMemory),
-}
-
-/// Bytes of the pool's bound, occupied until the last holder of the slab is gone.
-pub(crate) struct Reservation {
-    mapped: Arc<AtomicU64>,
-    /// Told when the bytes are free: after the memory is gone.
-    freed: Arc<Event>,
-    len: u64,
-}
-
-impl Reservation {
-    pub(crate) fn new(mapped: &Arc<AtomicU64>, freed: &Arc<Event>, len: u64) -> Self {
-        mapped.fetch_add(len, Ordering::AcqRel);
-        Self {
-            mapped: Arc::clone(mapped),
-            freed: Arc::clone(freed),
-            len,
-        }
-    }
-
-    pub(crate) fn len(&self) -> u64 {
-        self.len
-    }
-}
-
-impl Drop for Reservation {
-    fn drop(&mut self) {
-        self.mapped.fetch_sub(self.len, Ordering::AcqRel);
-        self.freed.notify(usize::MAX);
-    }
 }
 
 pub(crate) struct Slab {
@@ -82,6 +53,11 @@ impl Slab {
         self.reserved.len()
     }
 
+    /// Whose leases may lie in it.
+    pub(crate) fn client(&self) -> &Arc<Client> {
+        self.reserved.client()
+    }
+
     pub(crate) fn memory(&self) -> Memory {
         match self.backing {
             Backing::Host(_) => Memory::Host,
@@ -105,6 +81,28 @@ impl Slab {
     pub(crate) fn address(&self) -> u64 {
         match &self.backing {
             Backing::Host(memory) => memory.mapping().address(),
+        }
+    }
+
+    /// Ends what can be changed about the memory, its size and for a client that only reads its contents.
+    pub(crate) fn seal(&self) -> Result<(), MemoryError> {
+        match &self.backing {
+            Backing::Host(memory) if self.client().read_only => memory.seal_read_only(),
+            Backing::Host(memory) => memory.seal(),
+        }
+    }
+
+    /// A descriptor to hand to the client's process.
+    pub(crate) fn export(&self) -> Result<OwnedFd, MemoryError> {
+        match &self.backing {
+            Backing::Host(memory) => memory.export(),
+        }
+    }
+
+    /// Frees the pages even while the client's process maps them. Not possible where it only reads.
+    pub(crate) fn discard(&self) -> Result<(), MemoryError> {
+        match &self.backing {
+            Backing::Host(memory) => memory.discard(),
         }
     }
 

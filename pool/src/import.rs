@@ -1,0 +1,244 @@
+//! Memory of a pool that another process owns: its slabs mapped here, and the slots that it leased to this one.
+//!
+//! The owner decides who has which slot; this side believes it only as far as memory safety lets it: every
+//! range is checked, and no two buffers of one slab overlap whatever the owner says.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::buffer::{OutOfBounds, Place};
+use crate::memory::{Mapping, MemoryError, ReadMapping};
+use crate::process::Process;
+use crate::slab::SlabId;
+use crate::slots::SlotId;
+
+/// Where a slot goes when this process has done with it.
+pub trait GiveBack: Send + Sync {
+    /// The slot's buffer was dropped. Called once for each, from any thread, and never in a forked child.
+    fn give_back(&self, slot: SlotId);
+
+    /// Whether the owner is there. Once it is not, its slots can be neither read nor written.
+    fn is_alive(&self) -> bool;
+}
+
+/// Why a slot was not taken from its owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ImportError {
+    /// It does not lie in its slab.
+    #[error("slot {slot:?} is outside its slab: {source}")]
+    OutOfBounds {
+        /// The slot.
+        slot: SlotId,
+        /// How it is.
+        source: OutOfBounds,
+    },
+    /// It is of another slab than the one given.
+    #[error("slot {slot:?} is not of slab {}", .slab.0)]
+    OtherSlab {
+        /// The slot.
+        slot: SlotId,
+        /// The slab given.
+        slab: SlabId,
+    },
+    /// Another buffer has some of its bytes.
+    #[error("slot {slot:?} overlaps another that this process has")]
+    Overlaps {
+        /// The slot.
+        slot: SlotId,
+    },
+}
+
+/// A slab of another process's pool, mapped into this one. Unmapped when it and all its buffers are gone.
+pub struct ImportedSlab {
+    process: Process,
+    id: SlabId,
+    view: View,
+    /// Start and end of the bytes that buffers have.
+    taken: Mutex<BTreeMap<u64, u64>>,
+}
+
+enum View {
+    Writable(Mapping),
+    ReadOnly(ReadMapping),
+}
+
+impl ImportedSlab {
+    /// Maps `len` bytes of a slab that its owner exported. Refuses a descriptor that could shrink, or has less.
+    pub fn map(
+        fd: BorrowedFd<'_>,
+        len: u64,
+        id: SlabId,
+        read_only: bool,
+    ) -> Result<Arc<Self>, MemoryError> {
+        let view = if read_only {
+            View::ReadOnly(ReadMapping::import(fd, len)?)
+        } else {
+            View::Writable(Mapping::import(fd, len)?)
+        };
+        Ok(Arc::new(Self {
+            process: Process::current(),
+            id,
+            view,
+            taken: Mutex::default(),
+        }))
+    }
+
+    /// The owner's number for it.
+    pub fn id(&self) -> SlabId {
+        self.id
+    }
+
+    /// Bytes mapped.
+    pub fn len(&self) -> u64 {
+        match &self.view {
+            View::Writable(mapping) => mapping.len(),
+            View::ReadOnly(mapping) => mapping.len(),
+        }
+    }
+
+    /// Never true: a slab has at least one byte.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Address of the first byte in this process.
+    pub fn address(&self) -> u64 {
+        match &self.view {
+            View::Writable(mapping) => mapping.address(),
+            View::ReadOnly(mapping) => mapping.address(),
+        }
+    }
+
+    /// Whether this process may only read it.
+    pub fn is_read_only(&self) -> bool {
+        matches!(self.view, View::ReadOnly(_))
+    }
+
+    fn taken(&self) -> MutexGuard<'_, BTreeMap<u64, u64>> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Marks the bytes of `place` as taken, if they are the slab's and nobody has them.
+    fn take(&self, place: &Place) -> Result<(), ImportError> {
+        let (slot, offset, len) = (place.slot, place.offset, place.len);
+        if slot.slab != self.id {
+            let slab = self.id;
+            return Err(ImportError::OtherSlab { slot, slab });
+        }
+        let have = self.len();
+        let end = offset.checked_add(len).filter(|&end| end <= have);
+        let end = end.ok_or(ImportError::OutOfBounds {
+            slot,
+            source: OutOfBounds { offset, len, have },
+        })?;
+        let mut taken = self.taken();
+        let before = taken.range(..end).next_back();
+        if before.is_some_and(|(_, &until)| until > offset) {
+            return Err(ImportError::Overlaps { slot });
+        }
+        if len > 0 {
+            taken.insert(offset, end);
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for ImportedSlab {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ImportedSlab")
+            .field("id", &self.id)
+            .field("len", &self.len())
+            .field("read_only", &self.is_read_only())
+            .finish()
+    }
+}
+
+/// Exclusive right to a slot of another process's pool; gives it back on drop.
+pub(crate) struct Import {
+    slab: Arc<ImportedSlab>,
+    place: Place,
+    giver: Arc<dyn GiveBack>,
+    /// Whether the slot is given back on drop.
+    owned: bool,
+}
+
+impl Import {
+    pub(crate) fn new(
+        slab: &Arc<ImportedSlab>,
+        place: Place,
+        giver: Arc<dyn GiveBack>,
+    ) -> Result<Self, ImportError> {
+        slab.take(&place)?;
+        Ok(Self {
+            slab: Arc::clone(slab),
+            place,
+            giver,
+            owned: true,
+        })
+    }
+
+    pub(crate) fn place(&self) -> &Place {
+        &self.place
+    }
+
+    pub(crate) fn slab(&self) -> &ImportedSlab {
+        &self.slab
+    }
+
+    pub(crate) fn giver(&self) -> &dyn GiveBack {
+        &*self.giver
+    }
+
+    pub(crate) fn surrender(mut self) {
+        self.owned = false;
+    }
+
+    fn is_usable(&self) -> bool {
+        self.slab.process.is_this() && self.giver.is_alive()
+    }
+
+    pub(crate) fn as_slice(&self) -> Option<&[u8]> {
+        if !self.is_usable() {
+            return None;
+        }
+        let (offset, len) = (self.place.offset, self.place.len as usize);
+        Some(match &self.slab.view {
+            // SAFETY: `take` gave these bytes of the mapping to this handle alone, and the owner leased
+            // the slot to this process: it lets nobody write until the handle is given back or
+            // surrendered, which ends the borrow. Only its word stands for that, as for all of its memory.
+            View::Writable(mapping) => unsafe { mapping.slice(offset, len) },
+            // SAFETY: the same.
+            View::ReadOnly(mapping) => unsafe { mapping.slice(offset, len) },
+        })
+    }
+
+    pub(crate) fn as_mut_slice(&mut self) -> Option<&mut [u8]> {
+        if !self.is_usable() {
+            return None;
+        }
+        match &self.slab.view {
+            // SAFETY: as in `as_slice`; and self is borrowed mutably, so there is no other view.
+            View::Writable(mapping) => {
+                Some(unsafe { mapping.slice_mut(self.place.offset, self.place.len as usize) })
+            }
+            View::ReadOnly(_) => None,
+        }
+    }
+}
+
+impl Drop for Import {
+    fn drop(&mut self) {
+        // A forked child's copy of the lock may be held for ever, and the slot is the parent's.
+        if !self.slab.process.is_this() {
+            return;
+        }
+        if self.place.len > 0 {
+            self.slab.taken().remove(&self.place.offset);
+        }
+        if self.owned {
+            self.giver.give_back(self.place.slot);
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! A slot while a transfer fills it: [`Landing`], its [`Window`]s, and the way back from quarantine.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use event_listener::Event;
+
+use crate::buffer::{Buffer, Held, Lease, OutOfBounds};
+use crate::ledger::{FabricId, RegistrationUse, UnregisteredWhy};
+use crate::memory::Memory;
+use crate::registrar::RegistrationHandle;
+use crate::shared::Shared;
+use crate::slab::Slab;
+
+/// The slot's memory was given up, because a revocation was not confirmed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the slot's slab was given up: a revocation was not confirmed")]
+pub struct SlotRetired;
+
+/// Why a window was not written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WriteError {
+    /// The bytes do not fit, or processors cannot reach the memory.
+    #[error(transparent)]
+    OutOfBounds(#[from] OutOfBounds),
+    /// A remote may be writing to it.
+    #[error("the window is armed: a remote may be writing to it")]
+    Armed,
+}
+
+/// What a landing and its windows share. Alive as long as anybody may write.
+pub(crate) struct Core {
+    shared: Arc<Shared>,
+    slab: Arc<Slab>,
+    /// A remote may still write: a window was dropped while armed.
+    tainted: AtomicBool,
+}
+
+/// A slot while a transfer fills it. Dropped or finished with a doubt about late writes, it goes to quarantine.
+pub struct Landing {
+    /// Always there until `finish` or drop takes it.
+    held: Option<Held>,
+    /// Not for a slot of another process's pool.
+    core: Option<Arc<Core>>,
+    /// Windows have been made up to here; they never overlap.
+    carved: u64,
+}
+
+impl Landing {
+    pub(crate) fn of(held: Held) -> Self {
+        let core = match &held {
+            Held::Own(lease) => Some(Arc::new(Core {
+                shared: Arc::clone(&lease.shared),
+                slab: Arc::clone(&lease.slab),
+                tainted: AtomicBool::new(false),
+            })),
+            Held::Imported(_) => None,
+        };
+        Self {
+            held: Some(held),
+            core,
+            carved: 0,
+        }
+    }
+
+    /// Bytes of the slot.
+    pub fn len(&self) -> u64 {
+        self.held.as_ref().map_or(0, |held| held.place().len)
+    }
+
+    /// Whether the slot has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether the slab is being revoked, and takes no remote writes until that is done.
+    pub fn is_draining(&self) -> bool {
+        let core = self.core.as_ref();
+        core.is_some_and(|core| core.slab.ledger.is_draining())
+    }
+
+    /// Offset in the slab.
+    pub(crate) fn start(&self) -> u64 {
+        self.held.as_ref().map_or(0, |held| held.place().offset)
+    }
+
+    /// The part from `offset` on for one request. Windows are made in ascending order and do not overlap;
+    /// a request that is tried again takes its window along.
+    pub fn window(&mut self, offset: u64, len: u64) -> Result<Window, OutOfBounds> {
+        let have = self.core.as_ref().map_or(0, |_| self.len());
+        let error = OutOfBounds { offset, len, have };
+        let core = Arc::clone(self.core.as_ref().ok_or(error)?);
+        let end = offset
+            .checked_add(len)
+            .filter(|&end| end <= have && offset >= self.carved)
+            .ok_or(error)?;
+        let start = self.start() + offset;
+        self.carved = end;
+        Ok(Window {
+            core,
+            start,
+            len,
+            armed: None,
+        })
+    }
+
+    /// Gives the slot back to the caller, or, if a late write is possible, to quarantine: the slot then
+    /// comes back through [`Returning`] after revocation.
+    pub fn finish(mut self) -> Result<Buffer, Returning> {
+        let cell = Arc::new(ReturnCell::default());
+        match self.settle(Some(Arc::clone(&cell))) {
+            Some(held) => Ok(Buffer { held }),
+            None => Err(Returning { cell }),
+        }
+    }
+
+    /// The slot, if nobody can write any more. Otherwise it is in quarantine now.
+    fn settle(&mut self, cell: Option<Arc<ReturnCell>>) -> Option<Held> {
+        let (lease, core) = match (self.held.take()?, &mut self.core) {
+            (Held::Own(lease), Some(core)) => (lease, core),
+            (held, _) => return Some(held),
+        };
+        // get_mut succeeds only when every window is gone, and orders this after their last acts.
+        let clean = Arc::get_mut(core).is_some_and(|core| !*core.tainted.get_mut());
+        if clean {
+            return Some(Held::Own(lease));
+        }
+        let shared = Arc::clone(&lease.shared);
+        shared.quarantine(lease, Arc::downgrade(core), cell);
+        None
+    }
+}
+
+impl Drop for Landing {
+    fn drop(&mut self) {
+        drop(self.settle(None));
+    }
+}
+
+impl fmt::Debug for Landing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Landing")
+            .field("slot", &self.held.as_ref().map(|held| held.place().slot))
+            .field("len", &self.len())
+            .finish()
+    }
+}
+
+/// A range of a landing that one request fills. It can be written, not read.
+pub struct Window {
+    core: Arc<Core>,
+    /// Offset in the slab.
+    start: u64,
+    len: u64,
+    armed: Option<RegistrationUse>,
+}
+
+impl Window {
+    /// Bytes of the window.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether the window has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Address of the first byte as fabrics know it.
+    pub fn address(&self) -> u64 {
+        self.core.slab.address() + self.start
+    }
+
+    /// The kind of memory.
+    pub fn memory(&self) -> Memory {
+        self.core.slab.memory()
+    }
+
+    /// Copies `data` to `at`. Only for memory that this host's processors can reach.
+    pub fn write(&mut self, at: u64, data: &[u8]) -> Result<(), WriteError> {
+        if self.armed.is_some() {
+            return Err(WriteError::Armed);
+        }
+        let error = OutOfBounds {
+            offset: at,
+            len: data.len() as u64,
+            have: self.len,
+        };
+        at.checked_add(data.len() as u64)
+            .filter(|&end| end <= self.len)
+            .ok_or(error)?;
+        let mapping = self.core.slab.mapping().ok_or(error)?;
+        Ok(mapping.write(self.start + at, data)?)
+    }
+
+    /// Finds the registration of the window's memory with a fabric (made at first use, kept from then on) and
+    /// arms the window: from here on a remote may write. Until [`disarm`](Self::disarm), dropping the window
+    /// sends its slot to quarantine.
+    pub fn arm(&mut self, fabric: FabricId) -> Result<RegistrationHandle, UnregisteredWhy> {
+        let used = self
+            .core
+            .shared
+            .register(&self.core.slab, fabric, self.start, self.len)?;
+        let handle = used.registration().handle();
+        self.armed = Some(used);
+        Ok(handle)
+    }
+
+    /// The remote has answered, or the token never left: nobody else writes here any more. That a server
+    /// which has answered does not write is the protocol's promise; this process cannot check it.
+    pub fn disarm(&mut self) {
+        self.armed = None;
+    }
+
+    /// Whether a remote may write.
+    pub fn is_armed(&self) -> bool {
+        self.armed.is_some()
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        if self.armed.is_some() {
+            self.core.tainted.store(true, Ordering::Release);
+        }
+    }
+}
+
+impl fmt::Debug for Window {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let slab = self.core.slab.id();
+        f.debug_struct("Window")
+            .field("slab", &slab)
+            .field("start", &self.start)
+            .field("len", &self.len)
+            .field("armed", &self.is_armed())
+            .finish()
+    }
+}
+
+/// A slot on its way back from quarantine. Dropping it lets the pool have the slot.
+pub struct Returning {
+    cell: Arc<ReturnCell>,
+}
+
+impl Returning {
+    /// Waits for revocation. Bounded by the pool's quarantine and revocation times.
+    pub async fn wait(self) -> Result<Buffer, SlotRetired> {
+        loop {
+            let changed = self.cell.changed.listen();
+            if let Some(result) = self.cell.take() {
+                return result.map(Buffer::own);
+            }
+            changed.await;
+        }
+    }
+}
+
+impl fmt::Debug for Returning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Returning")
+    }
+}
+
+/// Where the keeper leaves a slot for whoever waits for it.
+#[derive(Default)]
+pub(crate) struct ReturnCell {
+    slot: Mutex<Option<Result<Lease, SlotRetired>>>,
+    changed: Event,
+}
+
+impl ReturnCell {
+    pub(crate) fn put(&self, result: Result<Lease, SlotRetired>) {
+        *self.slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+        self.changed.notify(usize::MAX);
+    }
+
+    fn take(&self) -> Option<Result<Lease, SlotRetired>> {
+        self.slot
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take()
+    }
+}
+
+/// Whether any window of a landing is still alive.
+pub(crate) fn has_windows(core: &Weak<Core>) -> bool {
+    core.strong_count() > 0
+}

@@ -1,0 +1,140 @@
+//! The pool's bound: how many bytes are mapped, and how room for a slab is found within it.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use event_listener::Event;
+
+use crate::client::Client;
+use crate::memory::SLAB_ALIGN;
+use crate::options::PoolError;
+use crate::shared::Shared;
+
+/// Bytes mapped by all slabs of a pool.
+#[derive(Default)]
+pub(crate) struct Room {
+    mapped: Mutex<u64>,
+    /// Told when any client may find room that it did not find before.
+    pub(crate) freed: Event,
+}
+
+impl Room {
+    /// Held for a sum at most, and no other lock is taken under it.
+    fn lock(&self) -> MutexGuard<'_, u64> {
+        self.mapped.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn mapped(&self) -> u64 {
+        *self.lock()
+    }
+
+    /// Under the lock, so that no older figure is shown after a newer one.
+    fn add(&self, bytes: i128) {
+        let mut mapped = self.lock();
+        *mapped = u64::try_from(i128::from(*mapped) + bytes).unwrap_or(0);
+        metrics::gauge!("s3engine_pool_mapped_bytes").set(*mapped as f64);
+    }
+}
+
+/// Bytes of the pool's bound and of a client's, occupied until the last holder of the slab is gone.
+pub(crate) struct Reservation {
+    room: Arc<Room>,
+    client: Arc<Client>,
+    len: u64,
+}
+
+impl Reservation {
+    fn new(room: &Arc<Room>, client: &Arc<Client>, len: u64) -> Self {
+        room.add(len.into());
+        client.mapped.fetch_add(len, Ordering::AcqRel);
+        Self {
+            room: Arc::clone(room),
+            client: Arc::clone(client),
+            len,
+        }
+    }
+
+    pub(crate) fn len(&self) -> u64 {
+        self.len
+    }
+
+    pub(crate) fn client(&self) -> &Arc<Client> {
+        &self.client
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.client.mapped.fetch_sub(self.len, Ordering::AcqRel);
+        self.room.add(-i128::from(self.len));
+        self.room.freed.notify(usize::MAX);
+    }
+}
+
+fn left(max: u64, mapped: u64) -> u64 {
+    max.saturating_sub(mapped)
+}
+
+impl Shared {
+    /// Takes a slab's bytes out of the bounds: a full slab where it fits, else as little as `len` needs, giving
+    /// up idle slabs for it if that helps.
+    pub(crate) fn reserve(&self, client: &Arc<Client>, len: u64) -> Result<Reservation, PoolError> {
+        let needed = len.max(1).next_multiple_of(SLAB_ALIGN);
+        let slab_bytes = client.slab_bytes.min(client.max_bytes);
+        let wanted = slab_bytes.next_multiple_of(SLAB_ALIGN).max(needed);
+        // Only one looks for room at a time; meanwhile it only grows.
+        let _looking = self
+            .making_room
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let of_client = || left(client.max_bytes, client.mapped.load(Ordering::Acquire));
+        let of_pool = || left(self.max_bytes, self.room.mapped());
+        if of_client() < needed {
+            self.give_up_idle(needed - of_client(), client, true);
+        }
+        if of_pool() < needed {
+            self.give_up_idle(needed - of_pool(), client, false);
+        }
+        let room = of_client().min(of_pool());
+        if of_client() < needed {
+            return Err(self.client_full(client, len));
+        }
+        if room < needed {
+            return Err(self.would_block(len));
+        }
+        let len = wanted.min(room - room % SLAB_ALIGN);
+        Ok(Reservation::new(&self.room, client, len))
+    }
+
+    /// Destroys slabs that nobody uses, as many as make `missing` bytes of room, but only where that suffices.
+    fn give_up_idle(&self, missing: u64, client: &Client, own_only: bool) {
+        let taken = self.lock().take_idle(missing, client.id, own_only);
+        let deadline = self.revoke_deadline();
+        for entry in taken {
+            // Unconfirmed is counted by the ledger; the mapping goes either way, so nobody reads it again.
+            let _ = self.revoke(&entry.slab, deadline);
+            if entry.is_exported() {
+                // Its process may be slow to unmap it, or stopped. A client that only reads is past this: its
+                // pages are free when it unmaps them.
+                let _ = entry.slab.discard();
+            }
+        }
+    }
+
+    fn client_full(&self, client: &Client, len: u64) -> PoolError {
+        PoolError::WouldBlock {
+            len,
+            leased: self.lock().sums(client.id).leased,
+            max_bytes: client.max_bytes,
+        }
+    }
+
+    /// The error of a pool that is full now.
+    pub(crate) fn would_block(&self, len: u64) -> PoolError {
+        PoolError::WouldBlock {
+            len,
+            leased: self.lock().total.leased,
+            max_bytes: self.max_bytes,
+        }
+    }
+}
