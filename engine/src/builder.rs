@@ -1,6 +1,7 @@
 //! How an engine is described, checked and started.
 
 use std::io;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -14,7 +15,6 @@ use s3engine_s3::fabric::loopback::{Loopback, LoopbackOptions};
 use s3engine_s3::rdma::Queued;
 use s3engine_s3::retry::RetryPolicy;
 use s3engine_s3::timeouts::Timeouts;
-use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use crate::engine::{Core, Engine, Inner};
@@ -22,6 +22,8 @@ use crate::in_flight::{InFlight, Limits};
 use crate::open::Objects;
 use crate::report::Warnings;
 use crate::route::FabricState;
+use crate::service::Access;
+use crate::tenant::Tenant;
 use crate::worker::Workers;
 
 /// Which fabric an engine uses.
@@ -185,6 +187,8 @@ impl EngineBuilder {
             tracing::info!(detail = found.detail, "no fabric");
         }
         let (workers, orders) = Workers::new(threads);
+        let in_flight = InFlight::new(self.limits);
+        let share = in_flight.share(NonZeroU32::MIN, Limits::NONE);
         let core = Core {
             process: Process::current(),
             endpoint: Arc::new(self.endpoint),
@@ -192,7 +196,7 @@ impl EngineBuilder {
             timeouts: self.timeouts,
             retry: self.retry,
             fabric: found.fabric.zip(pool.fabric(0)),
-            pool,
+            pool: pool.clone(),
             fabric_state: found.state,
             fabric_detail: found.detail,
             policy: self.policy,
@@ -200,8 +204,8 @@ impl EngineBuilder {
             rdma_threshold: self.rdma_threshold,
             http_part: self.http_part,
             rdma_part: self.rdma_part,
-            in_flight: InFlight::new(self.limits),
-            leasing: Mutex::default(),
+            tenant: Tenant::new(None, pool, share, Access::All),
+            in_flight,
             queued: Queued::default(),
             warnings: Warnings::default(),
             objects: Objects::new(),

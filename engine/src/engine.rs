@@ -3,6 +3,7 @@
 use std::fmt;
 use std::future::Future;
 use std::io;
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -21,24 +22,27 @@ use s3engine_s3::object::ObjectInfo;
 use s3engine_s3::rdma::Queued;
 use s3engine_s3::retry::RetryPolicy;
 use s3engine_s3::timeouts::Timeouts;
-use tokio::sync::{Mutex, oneshot};
+use tokio::sync::oneshot;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::builder::EngineBuilder;
+use crate::builder::{BuildError, EngineBuilder};
+use crate::client::{ConnectError, ConnectOptions, Connected, Waiters};
 use crate::completion::Completion;
 use crate::far::{Far, Home};
 use crate::get::{Get, Ticket};
 use crate::in_flight::InFlight;
-use crate::link::{Here, Link};
-use crate::list::Lister;
-use crate::open::{Object, Objects};
+use crate::link::{Here, Link, Wake};
+use crate::list::{Listed, Lister};
+use crate::open::{Object, Objects, Opener};
 use crate::operation;
 use crate::queue::{Queue, QueueOptions};
 use crate::report::Warnings;
 use crate::request;
 use crate::route::FabricState;
 use crate::served::ServedQueue;
+use crate::service::default_socket;
 use crate::sink::Sink;
+use crate::tenant::Tenant;
 use crate::worker::{self, Orders, Workers};
 
 /// What every thread of an engine reads.
@@ -59,8 +63,8 @@ pub(crate) struct Core {
     pub(crate) http_part: u64,
     pub(crate) rdma_part: u64,
     pub(crate) in_flight: InFlight,
-    /// Held by the GET whose turn it is to be given memory.
-    pub(crate) leasing: Mutex<()>,
+    /// The program that has the engine.
+    pub(crate) tenant: Arc<Tenant>,
     pub(crate) queued: Queued,
     pub(crate) warnings: Warnings,
     pub(crate) objects: Arc<Objects>,
@@ -104,10 +108,12 @@ impl Home for Inner {
         let (client, service) = Regions::heap(layout)
             .ends(layout, 0)
             .map_err(|error| ErrorKind::Config(error.to_string()))?;
-        let link = Arc::new(Link::default());
+        let link = Link::new(Arc::default(), Arc::new(Wake::default()));
         let closed = self.core.stop.child_token();
         let entries = layout.entries();
-        let served = ServedQueue::new(service, entries, Arc::clone(&link), closed.clone());
+        let tenant = Arc::clone(&self.core.tenant);
+        let (of_link, ends) = (Arc::clone(&link), closed.clone());
+        let served = ServedQueue::new(service, entries, of_link, ends, tenant);
         self.core
             .workers
             .spawn(Box::new(move |lane| Box::pin(served.run(lane))));
@@ -140,6 +146,7 @@ impl Drop for Inner {
             return;
         }
         self.core.stop.cancel();
+        self.core.in_flight.close();
         let me = std::thread::current().id();
         for thread in self.threads.drain(..) {
             // A completion's last handle may be dropped on a thread of the engine itself.
@@ -152,11 +159,21 @@ impl Drop for Inner {
 
 /// Moves S3 objects into memory of its pool, and says of each how. Clones share one engine.
 ///
+/// It runs in this process ([`builder`](Self::builder)), or it is a client of the host service
+/// ([`connect`](Self::connect)), which owns memory and connections for every process of the host; what a program
+/// does with it is the same.
+///
 /// When the last handle (engine, queue or outstanding future) goes, what is under way is cancelled and the
 /// threads end. In a forked child its handles only return errors (reason `service-lost`): make another engine.
 #[derive(Clone)]
 pub struct Engine {
-    inner: Arc<Inner>,
+    kind: Kind,
+}
+
+#[derive(Clone)]
+enum Kind {
+    Embedded(Arc<Inner>),
+    Connected(Arc<Connected>),
 }
 
 impl Engine {
@@ -165,81 +182,166 @@ impl Engine {
         EngineBuilder::new(endpoint)
     }
 
+    /// Attaches to the host service at a socket.
+    pub fn connect(socket: &Path, options: ConnectOptions) -> Result<Engine, ConnectError> {
+        Ok(Self {
+            kind: Kind::Connected(Connected::new(socket, options)?),
+        })
+    }
+
+    /// Attaches to the host service at its usual socket, or builds an engine of this process where none runs. A
+    /// service that is there and refuses is an error.
+    pub fn auto(
+        options: ConnectOptions,
+        embedded: impl FnOnce() -> Result<Engine, BuildError>,
+    ) -> Result<Engine, AutoError> {
+        match Self::connect(&default_socket(), options) {
+            Ok(engine) => Ok(engine),
+            Err(ConnectError::NoService { .. }) => Ok(embedded()?),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     pub(crate) fn from_inner(inner: Inner) -> Self {
         Self {
-            inner: Arc::new(inner),
+            kind: Kind::Embedded(Arc::new(inner)),
         }
+    }
+
+    /// The engine itself, where it is of this process.
+    pub(crate) fn embedded(&self) -> Option<&Arc<Inner>> {
+        match &self.kind {
+            Kind::Embedded(inner) => Some(inner),
+            Kind::Connected(_) => None,
+        }
+    }
+
+    /// Whether it is a client of the host service.
+    pub fn is_connected(&self) -> bool {
+        matches!(self.kind, Kind::Connected(_))
     }
 
     /// A queue, for one thread to submit to and to take completions from.
     pub fn queue(&self, options: QueueOptions) -> Queue {
-        Queue::new(Arc::clone(&self.inner) as Arc<dyn Home>, options)
+        let home: Arc<dyn Home> = match &self.kind {
+            Kind::Embedded(inner) => Arc::clone(inner) as _,
+            Kind::Connected(connected) => Arc::clone(connected) as _,
+        };
+        Queue::new(home, options)
     }
 
     /// The memory that transfers land in.
     pub fn pool(&self) -> &Pool {
-        &self.inner.core.pool
+        match &self.kind {
+            Kind::Embedded(inner) => &inner.core.pool,
+            Kind::Connected(connected) => &connected.pool,
+        }
     }
 
     /// The endpoint.
     pub fn endpoint(&self) -> &Endpoint {
-        &self.inner.core.endpoint
+        match &self.kind {
+            Kind::Embedded(inner) => &inner.core.endpoint,
+            Kind::Connected(connected) => &connected.endpoint,
+        }
     }
 
     /// The fabric's name, or why there is none.
-    pub fn fabric(&self) -> Result<&'static str, &str> {
-        match &self.inner.core.fabric {
-            Some((fabric, _)) => Ok(fabric.name()),
-            None => Err(&self.inner.core.fabric_detail),
+    pub fn fabric(&self) -> Result<&str, &str> {
+        match &self.kind {
+            Kind::Embedded(inner) => match &inner.core.fabric {
+                Some((fabric, _)) => Ok(fabric.name()),
+                None => Err(&inner.core.fabric_detail),
+            },
+            Kind::Connected(connected) => match &connected.fabric {
+                Ok(name) => Ok(name),
+                Err(why) => Err(why),
+            },
         }
     }
 
     /// One GET. Runs on the engine's threads, whatever executor polls the future; dropping it cancels.
     pub fn get(&self, get: Get) -> GetFuture {
-        let (sender, receiver) = oneshot::channel();
-        let cancel = CancellationToken::new();
-        let guard = cancel.clone().drop_guard();
-        operation::submit(&self.inner.core, get, Sink::Waiter(sender), cancel);
-        GetFuture {
-            receiver,
-            _cancel: guard,
-            engine: Arc::clone(&self.inner),
-        }
+        let (receiver, of) = match &self.kind {
+            Kind::Embedded(inner) => {
+                let (sender, receiver) = oneshot::channel();
+                let cancel = CancellationToken::new();
+                let guard = cancel.clone().drop_guard();
+                operation::submit(&inner.core, get, Sink::Waiter(sender), cancel);
+                let engine = Arc::clone(inner);
+                (
+                    receiver,
+                    Awaited::Here {
+                        _cancel: guard,
+                        engine,
+                    },
+                )
+            }
+            Kind::Connected(connected) => {
+                let (number, receiver) = Waiters::get(connected, get);
+                let connected = Arc::clone(connected);
+                (receiver, Awaited::There { number, connected })
+            }
+        };
+        GetFuture { receiver, of }
     }
 
     /// Binds an object to the version that it has now, for many GETs of it ([`Get::of`]). Opens of the same
     /// object at the same time share one HEAD.
     pub async fn open(&self, bucket: &str, key: &str) -> Result<Object, Error> {
-        let objects = &self.inner.core.objects;
-        objects.open(bucket, key, self.head(bucket, key)).await
+        match &self.kind {
+            Kind::Embedded(inner) => {
+                let head = head(inner, bucket, key);
+                inner.core.objects.open(bucket, key, head).await
+            }
+            Kind::Connected(connected) => connected.open(bucket, key).await,
+        }
     }
 
     /// The names in a bucket that `query` asks for, page by page.
     pub fn list(&self, bucket: &str, query: ListQuery) -> Lister {
-        Lister::new(Arc::clone(&self.inner), bucket, query)
+        let of = match &self.kind {
+            Kind::Embedded(inner) => Listed::Here(Arc::clone(inner)),
+            Kind::Connected(connected) => Listed::There(Arc::clone(connected)),
+        };
+        Lister::new(of, bucket, query)
     }
 
     /// What the server says about an object, without its bytes. Tried again as GETs are; dropping the future
     /// cancels.
     pub async fn head(&self, bucket: &str, key: &str) -> Result<ObjectInfo, Error> {
-        let (of, named) = (bucket.to_owned(), key.to_owned());
-        let head = request::ask(
-            &self.inner.core,
-            "HEAD",
-            (bucket, key),
-            move |lane, last| {
-                Box::pin(async move { request::head(&lane, &last, &of, &named).await })
-            },
-        );
-        head.await
+        match &self.kind {
+            Kind::Embedded(inner) => head(inner, bucket, key).await,
+            Kind::Connected(connected) => connected.head(bucket, key).await,
+        }
     }
+}
+
+async fn head(inner: &Inner, bucket: &str, key: &str) -> Result<ObjectInfo, Error> {
+    let (of, named) = (bucket.to_owned(), key.to_owned());
+    let head = request::ask(&inner.core, "HEAD", (bucket, key), move |lane, last| {
+        Box::pin(async move { request::head(&lane, &last, &of, &named).await })
+    });
+    head.await
+}
+
+/// Why there is neither a client nor an engine.
+#[derive(Debug, thiserror::Error)]
+pub enum AutoError {
+    /// A host service runs, and this process cannot attach.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// None runs, and no engine could be built.
+    #[error(transparent)]
+    Build(#[from] BuildError),
 }
 
 impl fmt::Debug for Engine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Engine")
-            .field("endpoint", &self.inner.core.endpoint.to_string())
+            .field("endpoint", &self.endpoint().to_string())
             .field("fabric", &self.fabric())
+            .field("connected", &self.is_connected())
             .finish_non_exhaustive()
     }
 }
@@ -247,9 +349,38 @@ impl fmt::Debug for Engine {
 /// The completion of one GET, to be awaited.
 pub struct GetFuture {
     receiver: oneshot::Receiver<Completion>,
-    _cancel: DropGuard,
-    /// Keeps the threads alive.
-    engine: Arc<Inner>,
+    of: Awaited,
+}
+
+/// Where the GET runs. Keeps that alive.
+enum Awaited {
+    Here {
+        _cancel: DropGuard,
+        engine: Arc<Inner>,
+    },
+    There {
+        number: u64,
+        connected: Arc<Connected>,
+    },
+}
+
+impl Awaited {
+    fn home(&self) -> &dyn Home {
+        match self {
+            Awaited::Here { engine, .. } => &**engine,
+            Awaited::There { connected, .. } => &**connected,
+        }
+    }
+}
+
+impl Drop for Awaited {
+    fn drop(&mut self) {
+        if let Awaited::There { number, connected } = self
+            && connected.process().is_this()
+        {
+            connected.waiters.cancel(*number);
+        }
+    }
 }
 
 impl Future for GetFuture {
@@ -257,13 +388,19 @@ impl Future for GetFuture {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Completion> {
         let this = self.get_mut();
-        let core = &this.engine.core;
-        if !core.process.is_this() {
-            return Poll::Ready(operation::lost(Ticket(0), core));
+        let home = this.of.home();
+        if !home.process().is_this() {
+            return Poll::Ready(lost(home));
         }
         // Every GET sends its completion before its sender goes (see `report::Report`).
         Pin::new(&mut this.receiver)
             .poll(context)
-            .map(|sent| sent.unwrap_or_else(|_| operation::lost(Ticket(0), core)))
+            .map(|sent| sent.unwrap_or_else(|_| lost(home)))
     }
+}
+
+/// What stands in for a completion that will not come: its thread took it along, or is the parent's.
+fn lost(home: &dyn Home) -> Completion {
+    let error = Error::new("GET", "", "", home.why_lost()).with_endpoint(home.endpoint());
+    Completion::failed(Ticket(0), 0, error, None)
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use s3engine_pool::{Buffer, Process, SlotId};
-use s3engine_ring::{Client, Detail, Layout};
+use s3engine_ring::{Client, Detail, Layout, SocketBell};
 use s3engine_s3::error::ErrorKind;
 
 /// The other end of one queue.
@@ -12,8 +12,12 @@ pub(crate) trait Far: Send {
     /// Hands over a buffer whose slot a submission names.
     fn put(&mut self, buffer: Buffer);
 
+    /// Whether the other end can have this buffer.
+    fn accepts(&self, buffer: &Buffer) -> bool;
+
     /// Takes the buffer that a completion hands back, for one that was handed over as `given`.
-    fn take(&mut self, given: Option<SlotId>, detail: &Detail) -> Option<Buffer>;
+    fn take(&mut self, given: Option<SlotId>, detail: &Detail)
+    -> Result<Option<Buffer>, ErrorKind>;
 
     /// Wakes the other end. An end that is gone shows as lost.
     fn ring(&self);
@@ -23,6 +27,9 @@ pub(crate) trait Far: Send {
 
     /// Whether the other end is gone: nothing that it has not told yet will complete.
     fn is_lost(&self) -> bool;
+
+    /// The bell that `wait` waits for, where it is one that others can wait for too.
+    fn waits_on(&self) -> Option<Arc<SocketBell>>;
 
     /// Ends the queue: the other end cancels what is outstanding.
     fn close(&mut self);

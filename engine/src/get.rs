@@ -9,6 +9,7 @@ use s3engine_s3::Policy;
 use s3engine_s3::object::{ETag, ObjectInfo, Pin};
 
 use crate::open::Object;
+use crate::tenant::Tenant;
 
 /// Names one GET of a queue, from push to completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -31,6 +32,8 @@ pub struct Get {
     pub(crate) policy: Option<Policy>,
     pub(crate) deadline: Option<Duration>,
     pub(crate) user_data: u64,
+    /// For whom it runs; the engine's own program where absent.
+    pub(crate) tenant: Option<Arc<Tenant>>,
 }
 
 impl Get {
@@ -49,6 +52,7 @@ impl Get {
             policy: None,
             deadline: None,
             user_data: 0,
+            tenant: None,
         }
     }
 

@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod builder;
+mod client;
 mod completion;
 mod control;
 mod engine;
@@ -29,13 +30,16 @@ mod request;
 mod round;
 mod route;
 mod served;
+pub mod service;
 mod sink;
+mod tenant;
 mod wire;
 mod worker;
 
 pub use builder::{BuildError, EngineBuilder, Rdma};
+pub use client::{ConnectError, ConnectOptions};
 pub use completion::{BytesByPath, Completion, Fallback, Flags, Stages};
-pub use engine::{Engine, GetFuture};
+pub use engine::{AutoError, Engine, GetFuture};
 pub use get::{Get, Ticket};
 pub use in_flight::Limits;
 pub use list::Lister;

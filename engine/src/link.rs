@@ -1,4 +1,4 @@
-//! What both ends of a queue within one process share beside its rings.
+//! What the ends of a queue have beside its rings: slots on their way, and bells.
 
 use std::collections::HashMap;
 use std::io;
@@ -8,23 +8,35 @@ use std::time::Duration;
 
 use event_listener::{Event, Listener};
 use s3engine_pool::{Buffer, SlotId};
-use s3engine_ring::{Bell, Detail};
+use s3engine_ring::{Bell, Detail, SocketBell};
+use s3engine_s3::error::ErrorKind;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::far::Far;
 use crate::wire;
 
-/// Slots on their way between the two ends, and the bells.
-#[derive(Default)]
+/// What the engine's end of a queue has beside its rings.
 pub(crate) struct Link {
-    pub(crate) leases: Leases,
+    /// Slots that entries name and nobody else has.
+    pub(crate) leases: Arc<Leases>,
     /// Wakes the engine's end.
     pub(crate) to_engine: Notify,
     /// Wakes the caller's end.
-    pub(crate) to_caller: Wake,
+    pub(crate) to_caller: Arc<dyn Bell + Send + Sync>,
     /// Whether the engine's end is gone: nothing outstanding will complete.
     pub(crate) lost: AtomicBool,
+}
+
+impl Link {
+    pub(crate) fn new(leases: Arc<Leases>, to_caller: Arc<dyn Bell + Send + Sync>) -> Arc<Self> {
+        Arc::new(Self {
+            leases,
+            to_engine: Notify::new(),
+            to_caller,
+            lost: AtomicBool::new(false),
+        })
+    }
 }
 
 /// The buffers that entries of the rings name.
@@ -39,6 +51,12 @@ impl Leases {
     /// Hands a buffer to the other end.
     pub(crate) fn put(&self, buffer: Buffer) {
         self.lock().insert(buffer.slot(), buffer);
+    }
+
+    /// Gives everything back to the pool.
+    pub(crate) fn clear(&self) {
+        let all = std::mem::take(&mut *self.lock());
+        drop(all);
     }
 
     /// Takes what the other end has handed over. `None` for a slot that is not on its way.
@@ -58,8 +76,14 @@ impl Far for Here {
         self.link.leases.put(buffer);
     }
 
-    fn take(&mut self, _: Option<SlotId>, detail: &Detail) -> Option<Buffer> {
-        self.link.leases.take(wire::slot_back(detail)?)
+    fn accepts(&self, _: &Buffer) -> bool {
+        // Judged where the GET runs.
+        true
+    }
+
+    fn take(&mut self, _: Option<SlotId>, detail: &Detail) -> Result<Option<Buffer>, ErrorKind> {
+        let slot = wire::slot_back(detail);
+        Ok(slot.and_then(|slot| self.link.leases.take(slot)))
     }
 
     fn ring(&self) {
@@ -73,6 +97,10 @@ impl Far for Here {
 
     fn is_lost(&self) -> bool {
         self.link.lost.load(Ordering::Acquire)
+    }
+
+    fn waits_on(&self) -> Option<Arc<SocketBell>> {
+        None
     }
 
     fn close(&mut self) {

@@ -6,21 +6,28 @@ use std::sync::Arc;
 use s3engine_s3::error::Error;
 use s3engine_s3::list::{ListPage, ListQuery};
 
+use crate::client::Connected;
 use crate::engine::Inner;
 use crate::request::{ask, retried};
 
 /// Gives the pages of a list one after the other. Nothing is asked for before it is wanted.
 pub struct Lister {
-    engine: Arc<Inner>,
+    of: Listed,
     bucket: Arc<str>,
     /// Of the next page; `None` after the last one.
     query: Option<ListQuery>,
 }
 
+/// Who asks the server.
+pub(crate) enum Listed {
+    Here(Arc<Inner>),
+    There(Arc<Connected>),
+}
+
 impl Lister {
-    pub(crate) fn new(engine: Arc<Inner>, bucket: &str, query: ListQuery) -> Self {
+    pub(crate) fn new(of: Listed, bucket: &str, query: ListQuery) -> Self {
         Self {
-            engine,
+            of,
             bucket: bucket.into(),
             query: Some(query),
         }
@@ -34,7 +41,10 @@ impl Lister {
         let Some(query) = &mut self.query else {
             return Ok(None);
         };
-        let page = page(&self.engine, &self.bucket, query.clone()).await?;
+        let page = match &self.of {
+            Listed::Here(engine) => page(engine, &self.bucket, query.clone()).await?,
+            Listed::There(connected) => connected.list(&self.bucket, query.clone()).await?,
+        };
         match &page.next {
             Some(token) => query.continuation = Some(token.clone()),
             None => self.query = None,

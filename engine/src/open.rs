@@ -25,18 +25,13 @@ pub(crate) struct Objects {
 
 impl Objects {
     pub(crate) fn new() -> Arc<Self> {
-        static NUMBER: AtomicU64 = AtomicU64::new(0);
         Arc::new(Self {
             process: Process::current(),
-            number: NUMBER.fetch_add(1, Ordering::Relaxed),
+            number: table_number(),
             next: AtomicU64::new(1),
             names: DashMap::new(),
             asked: Flights::default(),
         })
-    }
-
-    pub(crate) fn number(&self) -> u64 {
-        self.number
     }
 
     /// What an id stands for.
@@ -54,7 +49,9 @@ impl Objects {
         let (bucket, key): (Arc<str>, Arc<str>) = (bucket.into(), key.into());
         let named = (Arc::clone(&bucket), Arc::clone(&key));
         let info = self.asked.join(named, head).await?;
-        let Some(pin) = Pin::of(&info) else {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let opener = Arc::clone(self) as Arc<dyn Opener>;
+        let Some(object) = Object::new(id, &bucket, &key, info, opener) else {
             let text = "the answer to HEAD has no size".to_owned();
             return Err(Error::new(
                 "HEAD",
@@ -63,20 +60,36 @@ impl Objects {
                 ErrorKind::Protocol(text),
             ));
         };
-        let id = self.next.fetch_add(1, Ordering::Relaxed);
-        let name = Name {
-            bucket,
-            key,
-            if_match: None,
-            version: Some(pin),
-        };
-        self.names.insert(id, name.clone());
-        Ok(Object(Arc::new(Open {
-            id,
-            name,
-            info,
-            objects: Arc::clone(self),
-        })))
+        self.names.insert(id, object.name().clone());
+        Ok(object)
+    }
+}
+
+/// Whose ids name open objects: the engine of this process, or a session with a host service.
+pub(crate) trait Opener: Send + Sync {
+    /// An id is not needed any more.
+    fn close(&self, id: u64);
+
+    /// Unlike that of every other opener of this process.
+    fn number(&self) -> u64;
+}
+
+/// A number that no other opener of this process has.
+pub(crate) fn table_number() -> u64 {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    NUMBER.fetch_add(1, Ordering::Relaxed)
+}
+
+impl Opener for Objects {
+    fn close(&self, id: u64) {
+        // In a forked child the table's locks may be held by threads that are not there.
+        if self.process.is_this() {
+            self.names.remove(&id);
+        }
+    }
+
+    fn number(&self) -> u64 {
+        self.number
     }
 }
 
@@ -90,10 +103,32 @@ struct Open {
     id: u64,
     name: Name,
     info: ObjectInfo,
-    objects: Arc<Objects>,
+    opener: Arc<dyn Opener>,
 }
 
 impl Object {
+    /// One that was opened as `id`. `None` where its size is not known, which binds it to nothing.
+    pub(crate) fn new(
+        id: u64,
+        bucket: &str,
+        key: &str,
+        info: ObjectInfo,
+        opener: Arc<dyn Opener>,
+    ) -> Option<Self> {
+        let name = Name {
+            bucket: bucket.into(),
+            key: key.into(),
+            if_match: None,
+            version: Some(Pin::of(&info)?),
+        };
+        Some(Self(Arc::new(Open {
+            id,
+            name,
+            info,
+            opener,
+        })))
+    }
+
     /// The bucket.
     pub fn bucket(&self) -> &str {
         &self.0.name.bucket
@@ -117,9 +152,9 @@ impl Object {
         &self.0.name
     }
 
-    /// Whether its id means it in the table of this number.
-    pub(crate) fn is_of(&self, objects: u64) -> bool {
-        self.0.objects.number == objects
+    /// Whether its id means it to the opener of this number.
+    pub(crate) fn is_of(&self, opener: u64) -> bool {
+        self.0.opener.number() == opener
     }
 }
 
@@ -134,10 +169,7 @@ impl fmt::Debug for Object {
 
 impl Drop for Open {
     fn drop(&mut self) {
-        // In a forked child the table's locks may be held by threads that are not there.
-        if self.objects.process.is_this() {
-            self.objects.names.remove(&self.id);
-        }
+        self.opener.close(self.id);
     }
 }
 

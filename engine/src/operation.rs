@@ -17,7 +17,7 @@ use s3engine_s3::error::{Error, ErrorKind};
 use s3engine_s3::object::{ETag, ObjectInfo, Pin};
 use s3engine_s3::{Policy, Reason};
 
-use crate::completion::{Completion, Fallback};
+use crate::completion::Fallback;
 use crate::engine::Core;
 use crate::get::{Get, Ticket};
 use crate::interrupt::Interrupt;
@@ -27,6 +27,7 @@ use crate::request::{LastError, head};
 use crate::round;
 use crate::route::{Route, route};
 use crate::sink::Sink;
+use crate::tenant::Tenant;
 use crate::worker::Lane;
 use tokio_util::sync::CancellationToken;
 
@@ -60,14 +61,9 @@ pub(crate) fn forked() -> ErrorKind {
     ErrorKind::Service(text.to_owned())
 }
 
-/// What stands in for a completion that will not come: its thread took it along, or is the parent's.
-pub(crate) fn lost(ticket: Ticket, core: &Core) -> Completion {
-    let error = Error::new("GET", "", "", core.lost()).with_endpoint(core.endpoint.to_string());
-    Completion::failed(ticket, 0, error, None)
-}
-
 /// What a GET asks for, checked.
 pub(crate) struct Target {
+    pub(crate) tenant: Arc<Tenant>,
     pub(crate) bucket: Arc<str>,
     pub(crate) key: Arc<str>,
     pub(crate) offset: u64,
@@ -83,6 +79,7 @@ pub(crate) struct Target {
 }
 
 struct Destination {
+    tenant: Arc<Tenant>,
     fixed: bool,
     memory: Memory,
     len: u64,
@@ -126,6 +123,7 @@ pub(crate) async fn run(lane: Rc<Lane>, get: Get, mut report: Report, interrupt:
         }
     };
     let destination = Destination {
+        tenant: Arc::clone(&target.tenant),
         fixed,
         memory: buffer.memory(),
         len: buffer.len(),
@@ -179,7 +177,6 @@ async fn fetch(
             Err(returning) => {
                 let goes_on = again.is_some();
                 let memory = another(
-                    lane,
                     returning,
                     destination,
                     goes_on,
@@ -217,7 +214,6 @@ fn unanswered(error: &Error) -> bool {
 /// Memory in place of a slot that a remote may still write to: the same slot after revocation where the
 /// caller fixed it, else a fresh one if the GET goes on.
 async fn another(
-    lane: &Rc<Lane>,
     returning: Returning,
     destination: &Destination,
     goes_on: bool,
@@ -237,7 +233,7 @@ async fn another(
     if !goes_on {
         return Ok(None);
     }
-    if let Some(buffer) = fresh(lane, destination).await {
+    if let Some(buffer) = fresh(destination).await {
         report.moved();
         return Ok(Some(buffer));
     }
@@ -246,14 +242,14 @@ async fn another(
         return Ok(Some(buffer));
     }
     // Or its slab was given up, which makes room.
-    let buffer = fresh(lane, destination).await;
+    let buffer = fresh(destination).await;
     report.moved();
     Ok(buffer)
 }
 
 /// A slot like the one that the GET had, if there is room.
-async fn fresh(lane: &Lane, destination: &Destination) -> Option<Buffer> {
-    let pool = lane.core.pool.clone();
+async fn fresh(destination: &Destination) -> Option<Buffer> {
+    let pool = destination.tenant.pool.clone();
     let &Destination {
         len, memory, align, ..
     } = destination;
@@ -272,7 +268,7 @@ async fn prepare(
     interrupt: &Interrupt,
 ) -> Result<(Target, Buffer), Refused> {
     let (memory, buffer) = (get.memory, get.buffer.take());
-    let mut target = match target(get, report) {
+    let mut target = match target(get, lane, report) {
         Ok(target) => target,
         Err(error) => return Err((error, buffer)),
     };
@@ -293,7 +289,7 @@ async fn prepare(
             target.pin = Some(Arc::new(pin));
             report.set_info(info);
         }
-        lease(lane, target.len, memory, report, interrupt).await
+        lease(&target, memory, report, interrupt).await
     };
     match leased.await {
         Ok(buffer) => Ok((target, buffer)),
@@ -302,9 +298,11 @@ async fn prepare(
 }
 
 /// What is asked for, as far as it can be judged without a server.
-fn target(get: Get, report: &Report) -> Result<Target, Error> {
+fn target(get: Get, lane: &Lane, report: &Report) -> Result<Target, Error> {
     let pin = get.version.map(Arc::new);
+    let tenant = get.tenant.unwrap_or_else(|| Arc::clone(&lane.core.tenant));
     let mut target = Target {
+        tenant,
         bucket: get.bucket,
         key: get.key,
         offset: 0,
@@ -376,17 +374,16 @@ pub(crate) async fn look(
     }
 }
 
-/// A slot, waited for as long as the deadline allows. Who came first is served first.
+/// A slot for the target, waited for as long as the deadline allows. Who came first is served first.
 async fn lease(
-    lane: &Lane,
-    len: u64,
+    target: &Target,
     memory: Memory,
     report: &Report,
     interrupt: &Interrupt,
 ) -> Result<Buffer, Error> {
-    let pool = &lane.core.pool;
+    let (pool, len) = (&target.tenant.pool, target.len);
     let leased = async {
-        let _turn = lane.core.leasing.lock().await;
+        let _turn = target.tenant.leasing.lock().await;
         loop {
             let changed = pool.changed();
             let once = pool.clone();

@@ -12,6 +12,7 @@ use s3engine_s3::transport::{Outcome, Transport};
 use s3engine_s3::{Path, Reason};
 
 use crate::completion::Fallback;
+use crate::in_flight::Permit;
 use crate::interrupt::Interrupt;
 use crate::request::LastError;
 use crate::worker::Lane;
@@ -50,6 +51,16 @@ pub(crate) struct PartEnd {
     pub(crate) outcome: Outcome,
     /// Why its bytes, or its last attempt, went by HTTP although RDMA was wanted.
     pub(crate) fallback: Option<Fallback>,
+}
+
+impl PartEnd {
+    /// Takes off the charge what an answer shows not to have been moved. Without an answer nobody knows.
+    pub(crate) fn refund(&self, permit: &mut Permit) {
+        let error = self.outcome.error.as_ref();
+        if self.outcome.path != Path::None || error.is_some_and(|error| error.status().is_some()) {
+            permit.refund(self.outcome.bytes);
+        }
+    }
 }
 
 impl Wanted {

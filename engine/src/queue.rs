@@ -14,7 +14,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use s3engine_pool::SlotId;
-use s3engine_ring::{Broken, Client, Entry, Layout, MAX_ENTRIES, PushError};
+use s3engine_ring::{Broken, Client, Entry, Layout, MAX_ENTRIES, PushError, SocketBell};
+use s3engine_s3::Reason;
 use s3engine_s3::error::{Error, ErrorKind};
 
 use crate::completion::{Completion, Flags};
@@ -246,6 +247,13 @@ impl Queue {
         Ok(())
     }
 
+    /// Asks to be rung for the next completion. Returns the bell to wait for, unless there is something to do now.
+    pub(crate) fn sleep_on(&mut self) -> Option<Arc<SocketBell>> {
+        let attached = self.attached.as_mut()?;
+        let sleep = self.local.is_empty() && attached.client.park(1) == Ok(true);
+        sleep.then(|| attached.far.waits_on()).flatten()
+    }
+
     /// Puts a GET on the submission ring.
     fn send(&mut self, ticket: Ticket, mut get: Get) {
         let Some(attached) = &mut self.attached else {
@@ -256,6 +264,15 @@ impl Queue {
         get.opened = get
             .opened
             .filter(|opened| objects.is_some_and(|objects| opened.is_of(objects)));
+        if get
+            .buffer
+            .as_ref()
+            .is_some_and(|buffer| !attached.far.accepts(buffer))
+        {
+            let text = "the buffer is of another engine, or of a host service that has ended";
+            let kind = ErrorKind::Config(text.to_owned());
+            return self.refuse_for(ticket, get, kind, Some(Reason::StaleBuffer));
+        }
         let pushed = match wire::request(&get) {
             Ok(request) => attached.client.push_get(&request, get.user_data),
             Err(kind) => return self.refuse(ticket, get, kind),
@@ -298,7 +315,15 @@ impl Queue {
 
     /// Ends a GET that never reaches the engine's threads.
     fn refuse(&mut self, ticket: Ticket, get: Get, kind: ErrorKind) {
-        let error = Error::new("GET", &*get.bucket, &*get.key, kind).with_endpoint(&*self.endpoint);
+        self.refuse_for(ticket, get, kind, None);
+    }
+
+    fn refuse_for(&mut self, ticket: Ticket, get: Get, kind: ErrorKind, reason: Option<Reason>) {
+        let mut error =
+            Error::new("GET", &*get.bucket, &*get.key, kind).with_endpoint(&*self.endpoint);
+        if let Some(reason) = reason {
+            error = error.with_reason(reason);
+        }
         let refused = Completion::failed(ticket, get.user_data, error, get.buffer);
         report::record(&refused);
         self.local.push_back(refused);
@@ -334,7 +359,15 @@ impl Queue {
         };
         let mut completion = wire::heard(&cqe, &detail, &asked);
         if !completion.flags.contains(Flags::MORE) {
-            completion.buffer = attached.far.take(pending.slot, &detail);
+            match attached.far.take(pending.slot, &detail) {
+                Ok(buffer) => completion.buffer = buffer,
+                Err(why) => {
+                    let error = Error::new("GET", &*pending.bucket, &*pending.key, why)
+                        .with_endpoint(&*self.endpoint);
+                    let (ticket, user_data) = (pending.ticket, pending.user_data);
+                    completion = Completion::failed(ticket, user_data, error, None);
+                }
+            }
             *place = None;
         }
         Some(completion)

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use metrics::SharedString;
 use s3engine_pool::Buffer;
 use s3engine_s3::error::{Error, ErrorKind};
 use s3engine_s3::object::ObjectInfo;
@@ -59,6 +60,8 @@ pub(crate) struct Report {
     stages: Stages,
     /// Whether it was told that the GET waits.
     waits: bool,
+    /// Of the client of the host service that it is for.
+    client: Option<SharedString>,
 }
 
 /// Facts of the last answer.
@@ -93,6 +96,7 @@ impl Report {
             last: Last::default(),
             stages: Stages::default(),
             waits: false,
+            client: get.tenant.as_ref().and_then(|tenant| tenant.label.clone()),
         }
     }
 
@@ -264,6 +268,9 @@ impl Report {
     fn end(&mut self, completion: Completion) {
         let Some(sink) = self.sink.take() else { return };
         record(&completion);
+        if let Some(client) = &self.client {
+            record_for(client, &completion);
+        }
         sink.end(completion);
     }
 }
@@ -285,6 +292,15 @@ impl Drop for Report {
         }
         metrics::gauge!("s3engine_in_flight_gets").decrement(1);
     }
+}
+
+/// Counts a completion for one client of the host service.
+fn record_for(client: &SharedString, completion: &Completion) {
+    let (path, reason) = (completion.path.as_str(), completion.reason.as_str());
+    metrics::counter!("s3engine_client_gets_total", "client" => client.clone(), "path" => path, "reason" => reason)
+        .increment(1);
+    metrics::counter!("s3engine_client_bytes_total", "client" => client.clone(), "path" => path)
+        .increment(completion.bytes());
 }
 
 /// Counts a completion.

@@ -58,8 +58,8 @@ pub(crate) async fn retried<T>(
     let retry = &core.retry;
     let mut attempt = 1;
     loop {
-        // Never refused: the engine waits for its tasks.
-        let permit = core.in_flight.admit(0).await;
+        // Refused only when the engine stops, and that ends this from outside.
+        let permit = core.tenant.share.admit(0).await;
         let error = match request().await {
             Ok(answer) => return Ok(answer),
             Err(error) => error.with_attempt(attempt, retry.max_attempts),

@@ -188,8 +188,8 @@ impl Round<'_> {
         let wanted = self.wanted(first.map(|part| part.range), pin);
         let window = self.window(landing, at, len)?;
         self.wait_until_open(landing).await;
-        let admitted = self.interrupt.or(self.lane.core.in_flight.admit(len)).await;
-        let Ok(Some(_permit)) = admitted else {
+        let admitted = self.interrupt.or(self.target.tenant.share.admit(len)).await;
+        let Ok(Some(mut permit)) = admitted else {
             return Err(wanted.error(admitted.err().unwrap_or(ErrorKind::Cancelled)));
         };
         report.admitted();
@@ -199,6 +199,7 @@ impl Round<'_> {
             self.way
         };
         let end = part::run(self.lane, &wanted, window, way, self.interrupt).await;
+        end.refund(&mut permit);
         let bytes = end.outcome.bytes;
         report.part(end).map_or(Ok(bytes), Err)
     }
@@ -229,7 +230,7 @@ impl Round<'_> {
                     break;
                 }
             };
-            let mut admission = std::pin::pin!(self.lane.core.in_flight.admit(part.range.len));
+            let mut admission = std::pin::pin!(self.target.tenant.share.admit(part.range.len));
             let permit = loop {
                 tokio::select! {
                     biased;
@@ -242,7 +243,13 @@ impl Round<'_> {
                             break None;
                         }
                     }
-                    permit = &mut admission => break permit,
+                    permit = &mut admission => {
+                        if permit.is_none() {
+                            let error = wanted.error(ErrorKind::Cancelled);
+                            pending.failed.get_or_insert(error);
+                        }
+                        break permit;
+                    }
                 }
             };
             let Some(permit) = permit else { break };
@@ -283,7 +290,7 @@ impl Round<'_> {
         &self,
         wanted: Wanted,
         window: Window,
-        permit: Permit,
+        mut permit: Permit,
         interrupt: &Interrupt,
         reply: Reply,
     ) {
@@ -291,6 +298,7 @@ impl Round<'_> {
         self.lane.core.workers.spawn(Box::new(move |lane| {
             Box::pin(async move {
                 let end = part::run(&lane, &wanted, window, way, &interrupt).await;
+                end.refund(&mut permit);
                 drop(permit);
                 reply.send(end);
             })

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use s3engine_pool::Buffer;
 use s3engine_ring::{
-    AnnounceError, Bell, CheckedGet, Ended, Object, Outcome, Record, Service, Taken, Ticket,
+    AnnounceError, CheckedGet, Ended, Object, Outcome, Record, Service, Taken, Ticket,
 };
 use s3engine_s3::Reason;
 use s3engine_s3::error::ErrorKind;
@@ -29,6 +29,7 @@ use crate::link::Link;
 use crate::operation;
 use crate::report::Report;
 use crate::sink::Sink;
+use crate::tenant::Tenant;
 use crate::wire::{self, Name};
 use crate::worker::Lane;
 
@@ -52,6 +53,7 @@ pub(crate) struct ServedQueue {
     link: Arc<Link>,
     /// Ends the service of the queue.
     closed: CancellationToken,
+    tenant: Arc<Tenant>,
     /// By the client's number.
     requests: Vec<Option<Request>>,
     completions: mpsc::UnboundedReceiver<Completion>,
@@ -64,12 +66,14 @@ impl ServedQueue {
         entries: u32,
         link: Arc<Link>,
         closed: CancellationToken,
+        tenant: Arc<Tenant>,
     ) -> Self {
         let (sender, completions) = mpsc::unbounded_channel();
         Self {
             service,
             link,
             closed,
+            tenant,
             requests: (0..entries).map(|_| None).collect(),
             completions,
             sender,
@@ -133,11 +137,16 @@ impl ServedQueue {
     fn start(&mut self, lane: &Rc<Lane>, ticket: Ticket, checked: &CheckedGet, record: Record) {
         let core = &lane.core;
         let submitted = submitted(record.submitted_ns);
-        let (name, unknown) = match name(core, record.object) {
-            Ok(name) => (name, None),
+        let (name, refused) = match name(core, record.object) {
+            // Whoever opened it: each reads only what it may.
+            Ok(name) => {
+                let refused = self.tenant.check(&name.bucket, &name.key).err();
+                (name, refused)
+            }
             Err(kind) => (Name::new("".into(), "".into(), None, None), Some(kind)),
         };
         let mut get = wire::get(checked, ticket.user_data(), name);
+        get.tenant = Some(Arc::clone(&self.tenant));
         let number = get::Ticket(ticket.entry().into());
         let sink = Sink::Queue(self.sender.clone());
         let report = Report::new(Arc::clone(core), sink, number, &get, submitted);
@@ -146,6 +155,7 @@ impl ServedQueue {
             ticket,
             cancel: cancel.clone(),
         });
+        self.tenant.outstanding.fetch_add(1, Ordering::Relaxed);
         if let Some(slot) = wire::slot(checked.destination) {
             get.buffer = self.link.leases.take(slot);
             if get.buffer.is_none() {
@@ -154,7 +164,7 @@ impl ServedQueue {
                 return report.fail(error.with_reason(Reason::StaleBuffer), None);
             }
         }
-        if let Some(kind) = unknown {
+        if let Some(kind) = refused {
             let error = report.error(kind);
             return report.fail(error, get.buffer);
         }
@@ -189,6 +199,7 @@ impl ServedQueue {
         let Some(request) = place.take() else {
             return Ok(());
         };
+        self.tenant.outstanding.fetch_sub(1, Ordering::Relaxed);
         if let Some(buffer) = completion.buffer.take() {
             self.link.leases.put(buffer);
         }
@@ -197,7 +208,7 @@ impl ServedQueue {
     }
 
     fn ring(&self) {
-        // The bell of a thread of this process does not fail.
+        // It fails where a client is gone, whose session ends anyway.
         let _ = self.link.to_caller.ring();
     }
 }
@@ -206,6 +217,7 @@ impl Drop for ServedQueue {
     fn drop(&mut self) {
         for request in self.requests.iter().flatten() {
             request.cancel.cancel();
+            self.tenant.outstanding.fetch_sub(1, Ordering::Relaxed);
         }
         self.link.lost.store(true, Ordering::Release);
         self.ring();

@@ -137,6 +137,7 @@ pub(crate) fn get(checked: &CheckedGet, user_data: u64, name: Name) -> Get {
             .deadline_ms
             .map(|ms| Duration::from_millis(ms.get().into())),
         user_data,
+        tenant: None,
     }
 }
 
@@ -230,7 +231,7 @@ pub(crate) fn told(completion: &Completion) -> (Outcome, Detail) {
 fn set_slot(detail: &mut Detail, buffer: &Buffer) {
     let slot = buffer.slot();
     detail.flags |= DETAIL_SLOT;
-    detail.slot_len = buffer.len();
+    (detail.slot_at, detail.slot_len) = (buffer.offset(), buffer.len());
     (detail.slab, detail.slot, detail.generation) = (slot.slab.0, slot.index, slot.generation);
 }
 

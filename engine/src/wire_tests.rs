@@ -233,7 +233,7 @@ proptest! {
         let (heard, flags) = through_the_rings(&completion);
         prop_assert_eq!(heard.error.is_some(), completion.error.is_some());
         prop_assert_eq!(heard.reason, completion.reason);
-        // Texts of more than a record's 872 bytes are cut, and said to be.
+        // Texts of more than a record's 864 bytes are cut, and said to be.
         prop_assume!(flags & DETAIL_CUT == 0);
         let error = |completion: &Completion| completion.error.as_ref().map(|error| {
             let source = error.source().map(ToString::to_string).unwrap_or_default();

@@ -110,6 +110,7 @@ fn metrics_say_what_completions_say_and_gauges_return_to_zero() {
         ("s3engine_quarantined_slots_total", 2.0),
         ("s3engine_in_flight_gets", 0.0),
         ("s3engine_in_flight_requests", 0.0),
+        ("s3engine_in_flight_bytes", 0.0),
         ("s3engine_pool_leased_bytes", 0.0),
         ("s3engine_pool_quarantined_bytes", 0.0),
     ];
@@ -119,6 +120,7 @@ fn metrics_say_what_completions_say_and_gauges_return_to_zero() {
         counted.update(&snapshotter);
         counted.get("s3engine_in_flight_gets") == 0.0
             && counted.get("s3engine_in_flight_requests") == 0.0
+            && counted.get("s3engine_in_flight_bytes") == 0.0
     });
     for (name, value) in gets.into_iter().chain(others) {
         assert!(counted.0.contains_key(&name), "{name} is not counted");

@@ -1,11 +1,11 @@
 //! The detail record of a completion: what more there is to say than its 32 bytes hold.
 //!
 //! ```text
-//!   0  13 numbers of 8 bytes: times, bytes, sizes
-//! 104  slab, slot, generation, errno
-//! 120  attempts, fallback, phase, flags
-//! 128  the lengths of 10 texts
-//! 152  the texts, one after the other, in the order of `TextKind`
+//!   0  14 numbers of 8 bytes: times, bytes, sizes
+//! 112  slab, slot, generation, errno
+//! 128  attempts, fallback, phase, flags
+//! 136  the lengths of 10 texts
+//! 160  the texts, one after the other, in the order of `TextKind`
 //! ```
 //! Names (an ETag, an id) are whole or not there; prose that is too long is cut. Either way a flag says so.
 
@@ -31,7 +31,7 @@ pub const DETAIL_OF_HEAD: u8 = 1 << 3;
 pub const DETAIL_STATUS: u8 = 1 << 4;
 
 /// Bytes for all texts of a record.
-const TEXT_BYTES: usize = 872;
+const TEXT_BYTES: usize = 864;
 
 /// The most bytes of one text.
 const MOST: usize = 255;
@@ -105,8 +105,10 @@ pub struct Detail {
     pub total_size: u64,
     /// When the object was last written, in nanoseconds since 1970.
     pub last_modified_ns: u64,
-    /// The bytes of the slot handed back, with [`DETAIL_SLOT`].
+    /// The bytes of the slot handed back, with [`DETAIL_SLOT`],
     pub slot_len: u64,
+    /// and where it begins in its slab.
+    pub slot_at: u64,
     /// First number of the error: bytes received or needed, or nanoseconds waited.
     pub error_a: u64,
     /// Second number of the error: bytes expected or there.
@@ -150,9 +152,9 @@ const TEXTS_AT: usize = offset_of!(Detail, texts);
 
 assert_layout!(Detail, 1024:
     queued_ns 0, registered_ns 8, first_byte_ns 16, done_ns 24, rdma_bytes 32, http_bytes 40, cache_bytes 48,
-    total_size 56, last_modified_ns 64, slot_len 72, error_a 80, error_b 88, retry_after_ns 96, slab 104, slot 108,
-    generation 112, errno 116, attempt 120, attempts 122, fallback 124, phase 125, flags 126, reserved 127,
-    text_lens 128, reserved_too 148, texts 152);
+    total_size 56, last_modified_ns 64, slot_len 72, slot_at 80, error_a 88, error_b 96, retry_after_ns 104, slab 112,
+    slot 116, generation 120, errno 124, attempt 128, attempts 130, fallback 132, phase 133, flags 134, reserved 135,
+    text_lens 136, reserved_too 156, texts 160);
 
 impl Default for Detail {
     fn default() -> Detail {
@@ -267,7 +269,7 @@ mod tests {
         }
         assert_eq!(detail.text_bytes(), TEXT_BYTES);
         assert_eq!(detail.text(TextKind::Address).map(str::len), None);
-        assert_eq!(detail.text(TextKind::First).map(str::len), Some(72));
+        assert_eq!(detail.text(TextKind::First).map(str::len), Some(64));
         assert_eq!(detail.text(TextKind::Cause), None);
     }
 

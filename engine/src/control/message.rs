@@ -130,6 +130,8 @@ pub(crate) enum Said {
         info: ObjectInfo,
     },
     Page(ListPage),
+    /// Memory may have come back, for one who was told that there was none. Nobody asked: its number is 0.
+    Changed,
 }
 
 /// A slot that was leased.

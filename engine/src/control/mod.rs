@@ -13,5 +13,5 @@
 mod frame;
 mod message;
 
-pub(crate) use frame::{FrameError, Frames, LARGEST_ASKED, LARGEST_SAID, encode, send_with_fds};
+pub(crate) use frame::{Frames, LARGEST_ASKED, LARGEST_SAID, encode, send_with_fds};
 pub(crate) use message::*;

@@ -1,0 +1,343 @@
+//! One session with the host service: its socket, who waits for what on it, and when it is lost.
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+use std::net::Shutdown;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use event_listener::Event;
+use s3engine_pool::Process;
+use s3engine_ring::{Client, Layout, SocketBell};
+use s3engine_s3::error::ErrorKind;
+use tokio::sync::oneshot;
+
+use super::{ConnectError, ConnectOptions, text};
+use crate::control::{
+    Answer, Ask, Failure, Frames, Greeting, Hello, LARGEST_SAID, Request, Said, VERSIONS, Welcome,
+    encode,
+};
+use crate::open::Opener;
+
+/// The longest wait for a service's greeting.
+const TO_GREET: Duration = Duration::from_secs(10);
+
+/// The longest wait for an answer that asks no server.
+const TO_ANSWER: Duration = Duration::from_secs(30);
+
+type Answered = Result<(Said, Vec<OwnedFd>), Failure>;
+
+/// Who waits for an answer.
+enum Waiter {
+    Thread(mpsc::SyncSender<Answered>),
+    Task(oneshot::Sender<Answered>),
+}
+
+impl Waiter {
+    fn tell(self, answered: Answered) {
+        // Nobody may wait any more.
+        match self {
+            Waiter::Thread(sender) => drop(sender.try_send(answered)),
+            Waiter::Task(sender) => drop(sender.send(answered)),
+        }
+    }
+}
+
+/// A session with a host service.
+pub(crate) struct Connection {
+    process: Process,
+    welcome: Welcome,
+    socket: UnixStream,
+    /// To the thread that writes.
+    frames: Mutex<Option<mpsc::Sender<Vec<u8>>>>,
+    waiting: Mutex<HashMap<u64, Waiter>>,
+    next: AtomicU64,
+    lost: OnceLock<String>,
+    /// Told when it is lost, and when the service has memory again.
+    pub(super) changed: Event,
+    objects: u64,
+}
+
+impl Connection {
+    /// Attaches to the service at `socket`.
+    pub(super) fn open(path: &Path, options: &ConnectOptions) -> Result<Arc<Self>, ConnectError> {
+        let protocol = |why: String| ConnectError::Protocol {
+            socket: path.to_owned(),
+            why,
+        };
+        let mut socket = UnixStream::connect(path).map_err(|source| ConnectError::NoService {
+            socket: path.to_owned(),
+            source,
+        })?;
+        let hello = Hello {
+            versions: VERSIONS,
+            endpoint: options.endpoint.clone(),
+            label: options.label.clone().unwrap_or_else(default_label),
+        };
+        let mut frames = Frames::new(LARGEST_SAID);
+        let greeting = greet(&mut socket, &hello, &mut frames).map_err(protocol)?;
+        let welcome = match greeting {
+            Greeting::Welcome(welcome) => welcome,
+            Greeting::Refused(why) => {
+                let socket = path.to_owned();
+                return Err(ConnectError::Refused { socket, why });
+            }
+        };
+        let (sender, to_write) = mpsc::channel();
+        let connection = Arc::new(Self {
+            process: Process::current(),
+            welcome,
+            frames: Mutex::new(Some(sender)),
+            waiting: Mutex::default(),
+            next: AtomicU64::new(1),
+            lost: OnceLock::new(),
+            changed: Event::new(),
+            objects: crate::open::table_number(),
+            socket: socket
+                .try_clone()
+                .map_err(|error| protocol(error.to_string()))?,
+        });
+        let clone = |of: &UnixStream| of.try_clone().map_err(|error| protocol(error.to_string()));
+        let (write, read) = (clone(&socket)?, socket);
+        let (of_writer, of_reader) = (Arc::downgrade(&connection), Arc::downgrade(&connection));
+        let spawn = |name: &str, run: Box<dyn FnOnce() + Send>| {
+            let thread = thread::Builder::new().name(name.to_owned());
+            thread
+                .spawn(run)
+                .map_err(|error| protocol(error.to_string()))
+        };
+        spawn(
+            "s3engine-write",
+            Box::new(move || write_frames(write, &to_write, &of_writer)),
+        )?;
+        spawn(
+            "s3engine-read",
+            Box::new(move || read_answers(&read, frames, &of_reader)),
+        )?;
+        Ok(connection)
+    }
+
+    pub(super) fn welcome(&self) -> &Welcome {
+        &self.welcome
+    }
+
+    /// Why there is no session any more.
+    pub(crate) fn lost(&self) -> Option<String> {
+        self.lost.get().cloned()
+    }
+
+    pub(super) fn is_lost(&self) -> bool {
+        self.lost.get().is_some()
+    }
+
+    /// Where ids of objects that it opened mean something.
+    pub(super) fn objects(&self) -> u64 {
+        self.objects
+    }
+
+    /// Ends the session here, for good.
+    pub(super) fn lose(&self, why: &str) {
+        if self.lost.set(why.to_owned()).is_err() {
+            return;
+        }
+        tracing::warn!(
+            session = self.welcome.session,
+            why,
+            "the host service is lost"
+        );
+        let _ = self.socket.shutdown(Shutdown::Both);
+        let waiting = std::mem::take(&mut *self.waiting());
+        for waiter in waiting.into_values() {
+            waiter.tell(Err(Failure::Refused(why.to_owned())));
+        }
+        self.changed.notify(usize::MAX);
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, HashMap<u64, Waiter>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Says something that has no answer. Never waits.
+    pub(super) fn say(&self, ask: Ask) {
+        self.send(0, ask);
+    }
+
+    fn send(&self, id: u64, ask: Ask) {
+        let frame = encode(&Request { id, ask }, 0);
+        let frames = self.frames.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(frames) = &*frames {
+            // The thread that writes ends only when the session does.
+            let _ = frames.send(frame);
+        }
+    }
+
+    fn begin(&self, ask: Ask, waiter: Waiter) -> u64 {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        self.waiting().insert(id, waiter);
+        self.send(id, ask);
+        // Lost in between: nobody else tells the waiter.
+        if let Some(why) = self.lost()
+            && let Some(waiter) = self.waiting().remove(&id)
+        {
+            waiter.tell(Err(Failure::Refused(why)));
+        }
+        id
+    }
+
+    /// Asks, and waits on this thread.
+    pub(super) fn ask_now(&self, ask: Ask) -> Answered {
+        let (sender, receiver) = mpsc::sync_channel(1);
+        let id = self.begin(ask, Waiter::Thread(sender));
+        receiver.recv_timeout(TO_ANSWER).unwrap_or_else(|_| {
+            self.waiting().remove(&id);
+            let why = format!("it has not answered within {TO_ANSWER:?}");
+            Err(Failure::Refused(why))
+        })
+    }
+
+    /// Asks. A future that is dropped is forgotten over there too.
+    pub(super) async fn ask(self: &Arc<Self>, ask: Ask) -> Answered {
+        let (sender, receiver) = oneshot::channel();
+        let id = self.begin(ask, Waiter::Task(sender));
+        let mut asked = Asked {
+            connection: self,
+            id: Some(id),
+        };
+        let answered = receiver.await;
+        asked.id = None;
+        answered.unwrap_or_else(|_| Err(Failure::Refused("the session has ended".to_owned())))
+    }
+
+    /// A queue's client half, and its bell.
+    pub(super) fn queue(&self, layout: Layout) -> Result<(Client, SocketBell), ErrorKind> {
+        let entries = layout.entries();
+        let answered = self.ask_now(Ask::Queue { entries });
+        let (said, fds) = answered.map_err(|failure| ErrorKind::Service(text(&failure)))?;
+        let (Said::Queue, Ok([client, service, bell])) = (said, <[OwnedFd; 3]>::try_from(fds))
+        else {
+            return Err(super::nonsense());
+        };
+        let client = Client::import(layout, client.as_fd(), service.as_fd());
+        let client = client.map_err(|error| ErrorKind::Service(error.to_string()))?;
+        Ok((client, SocketBell::from_fd(bell)))
+    }
+}
+
+impl Opener for Connection {
+    fn close(&self, object: u64) {
+        if self.process.is_this() {
+            self.say(Ask::Close { object });
+        }
+    }
+
+    fn number(&self) -> u64 {
+        self.objects
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        // The parent's session goes on.
+        if self.process.is_this() {
+            let _ = self.socket.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+/// Says that nobody waits any more.
+struct Asked<'a> {
+    connection: &'a Connection,
+    id: Option<u64>,
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        if let Some(request) = self.id
+            && self.connection.process.is_this()
+        {
+            self.connection.waiting().remove(&request);
+            self.connection.say(Ask::Forget { request });
+        }
+    }
+}
+
+fn default_label() -> String {
+    let program = std::env::args_os().next().unwrap_or_default();
+    let program = Path::new(&program).file_name().unwrap_or_default();
+    format!("{} {}", program.to_string_lossy(), std::process::id())
+}
+
+fn greet(socket: &mut UnixStream, hello: &Hello, frames: &mut Frames) -> Result<Greeting, String> {
+    let text = |error: io::Error| error.to_string();
+    socket.set_read_timeout(Some(TO_GREET)).map_err(text)?;
+    socket.set_write_timeout(Some(TO_GREET)).map_err(text)?;
+    // A service that refuses at once may have closed already, and its greeting says why.
+    let said = socket.write_all(&encode(hello, 0));
+    loop {
+        match frames.next() {
+            Ok(Some((greeting, _))) => {
+                socket.set_read_timeout(None).map_err(text)?;
+                socket.set_write_timeout(None).map_err(text)?;
+                return Ok(greeting);
+            }
+            Ok(None) => {}
+            Err(error) => return Err(error.to_string()),
+        }
+        if !frames.receive(&*socket).map_err(text)? {
+            said.map_err(text)?;
+            return Err("it has closed the connection without a word".to_owned());
+        }
+    }
+}
+
+fn write_frames(
+    mut socket: UnixStream,
+    frames: &mpsc::Receiver<Vec<u8>>,
+    connection: &Weak<Connection>,
+) {
+    while let Ok(frame) = frames.recv() {
+        if let Err(error) = socket.write_all(&frame) {
+            if let Some(connection) = connection.upgrade() {
+                connection.lose(&error.to_string());
+            }
+            return;
+        }
+    }
+}
+
+fn read_answers(socket: &UnixStream, mut frames: Frames, connection: &Weak<Connection>) {
+    let why = loop {
+        match frames.next::<Answer>() {
+            Ok(Some((answer, fds))) => {
+                let Some(connection) = connection.upgrade() else {
+                    return;
+                };
+                if let Ok(Said::Changed) = answer.said {
+                    connection.changed.notify(usize::MAX);
+                }
+                // Nobody may wait any more.
+                let waiter = connection.waiting().remove(&answer.id);
+                if let Some(waiter) = waiter {
+                    waiter.tell(answer.said.map(|said| (said, fds)));
+                }
+                continue;
+            }
+            Ok(None) => {}
+            Err(error) => break error.to_string(),
+        }
+        match frames.receive(socket) {
+            Ok(true) => {}
+            Ok(false) => break "it has ended".to_owned(),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => break error.to_string(),
+        }
+    };
+    if let Some(connection) = connection.upgrade() {
+        connection.lose(&why);
+    }
+}

@@ -1,0 +1,283 @@
+//! Memory that the host service owns, as this process has it: slabs mapped once, slots leased by message.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::os::fd::AsFd;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use event_listener::{Event, EventListener};
+use s3engine_pool::{
+    Buffer, GiveBack, ImportedSlab, Memory as Kind, PoolError, PoolStats, RemotePool, SlabId,
+    SlotId,
+};
+
+use super::connection::Connection;
+use super::text;
+use crate::control::{Ask, Failure, Leased, Said, Slab};
+
+/// Slots of at most so many bytes are kept for the next who wants one like it: a message would cost more than
+/// such a transfer.
+const KEPT_SLOT: u64 = 1 << 20;
+
+/// Bytes of slots kept so.
+const KEPT: u64 = 16 << 20;
+
+/// All memory of one session.
+pub(super) struct Holdings {
+    pub(super) connection: Arc<Connection>,
+    state: Mutex<State>,
+    /// Told when a slot is given back.
+    freed: Event,
+    /// Whether the session is the present one. The memory of a lost one is dead.
+    alive: AtomicBool,
+}
+
+#[derive(Default)]
+struct State {
+    slabs: HashMap<SlabId, Arc<ImportedSlab>>,
+    leased: HashMap<SlotId, Place>,
+    /// By length and alignment.
+    kept: HashMap<(u64, u64), Vec<SlotId>>,
+    kept_bytes: u64,
+    leased_bytes: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Place {
+    offset: u64,
+    len: u64,
+    align: u64,
+}
+
+impl Holdings {
+    pub(super) fn new(connection: Arc<Connection>) -> Arc<Self> {
+        Arc::new(Self {
+            connection,
+            state: Mutex::default(),
+            freed: Event::new(),
+            alive: AtomicBool::new(true),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lease(self: &Arc<Self>, len: u64, align: u64) -> Result<Buffer, PoolError> {
+        if let Some(buffer) = self.kept(len, align) {
+            return buffer;
+        }
+        let ask = Ask::Lease { len, align };
+        let mut answered = self.connection.ask_now(ask.clone());
+        if matches!(answered, Err(Failure::WouldBlock { .. })) && self.give_up_kept() {
+            answered = self.connection.ask_now(ask);
+        }
+        let (said, fds) = answered.map_err(|failure| self.refused(len, &failure))?;
+        let Said::Leased(Leased { slot, offset, slab }) = said else {
+            return Err(self.refused(len, &Failure::Refused("it leased nothing".to_owned())));
+        };
+        if let (Some(slab), Some(fd)) = (slab, fds.first()) {
+            self.import(slab, fd.as_fd())?;
+        }
+        self.adopt(slot.into(), Place { offset, len, align })
+    }
+
+    fn kept(self: &Arc<Self>, len: u64, align: u64) -> Option<Result<Buffer, PoolError>> {
+        let mut state = self.lock();
+        let slot = state.kept.get_mut(&(len, align))?.pop()?;
+        state.kept_bytes -= len;
+        let place = *state.leased.get(&slot)?;
+        drop(state);
+        Some(self.buffer(slot, place))
+    }
+
+    /// Gives the slots that are kept back to the service. Returns whether there were any.
+    fn give_up_kept(&self) -> bool {
+        let mut state = self.lock();
+        let kept: Vec<SlotId> = std::mem::take(&mut state.kept)
+            .into_values()
+            .flatten()
+            .collect();
+        state.kept_bytes = 0;
+        for slot in &kept {
+            if let Some(place) = state.leased.remove(slot) {
+                state.leased_bytes -= place.len;
+            }
+        }
+        drop(state);
+        let any = !kept.is_empty();
+        if any {
+            let slots = kept.into_iter().map(Into::into).collect();
+            self.connection.say(Ask::Free { slots });
+        }
+        any
+    }
+
+    fn import(&self, slab: Slab, fd: std::os::fd::BorrowedFd<'_>) -> Result<(), PoolError> {
+        let id = SlabId(slab.slab);
+        let mapped = ImportedSlab::map(fd, slab.len, id, slab.read_only)?;
+        self.lock().slabs.entry(id).or_insert(mapped);
+        Ok(())
+    }
+
+    /// Takes a slot over that the service has leased to this process.
+    fn adopt(self: &Arc<Self>, slot: SlotId, place: Place) -> Result<Buffer, PoolError> {
+        let mut state = self.lock();
+        if state.leased.insert(slot, place).is_none() {
+            state.leased_bytes += place.len;
+        }
+        drop(state);
+        self.buffer(slot, place)
+    }
+
+    fn buffer(self: &Arc<Self>, slot: SlotId, place: Place) -> Result<Buffer, PoolError> {
+        let known = self.lock().slabs.get(&slot.slab).cloned();
+        let slab = match known {
+            Some(slab) => slab,
+            None => self.fetch(slot.slab)?,
+        };
+        let giver = Arc::clone(self) as Arc<dyn GiveBack>;
+        let Place { offset, len, align } = place;
+        Buffer::imported(&slab, slot, offset, len, align, giver).map_err(|error| {
+            let why = error.to_string();
+            PoolError::Refused { why }
+        })
+    }
+
+    /// Asks for the memory of a slab that a completion has named.
+    fn fetch(&self, id: SlabId) -> Result<Arc<ImportedSlab>, PoolError> {
+        let answered = self.connection.ask_now(Ask::Slab { slab: id.0 });
+        let (said, fds) = answered.map_err(|failure| self.refused(0, &failure))?;
+        if let (Said::Slab(slab), Some(fd)) = (said, fds.first())
+            && slab.slab == id.0
+        {
+            self.import(slab, fd.as_fd())?;
+        }
+        let slab = self.lock().slabs.get(&id).cloned();
+        slab.ok_or(PoolError::UnknownSlab { slab: id })
+    }
+
+    /// Takes a slot over that a completion hands back.
+    pub(super) fn adopt_moved(
+        self: &Arc<Self>,
+        slot: SlotId,
+        offset: u64,
+        len: u64,
+        align: u64,
+    ) -> Result<Buffer, PoolError> {
+        self.adopt(slot, Place { offset, len, align })
+    }
+
+    /// The service answers for the slot now.
+    pub(super) fn surrender(&self, buffer: Buffer) {
+        let slot = buffer.slot();
+        buffer.surrender();
+        let mut state = self.lock();
+        if let Some(place) = state.leased.remove(&slot) {
+            state.leased_bytes -= place.len;
+        }
+    }
+
+    fn refused(&self, len: u64, failure: &Failure) -> PoolError {
+        if let Some(why) = self.connection.lost() {
+            return PoolError::Lost { why };
+        }
+        match *failure {
+            Failure::WouldBlock { leased, max_bytes } => PoolError::WouldBlock {
+                len,
+                leased,
+                max_bytes,
+            },
+            Failure::TooLarge { max_bytes } => PoolError::TooLarge { len, max_bytes },
+            ref other => PoolError::Refused { why: text(other) },
+        }
+    }
+}
+
+impl GiveBack for Holdings {
+    fn give_back(&self, slot: SlotId) {
+        let mut state = self.lock();
+        let Some(&place) = state.leased.get(&slot) else {
+            return;
+        };
+        let Place { len, align, .. } = place;
+        if len <= KEPT_SLOT && state.kept_bytes + len <= KEPT && self.is_alive() {
+            state.kept_bytes += len;
+            state.kept.entry((len, align)).or_default().push(slot);
+            drop(state);
+        } else {
+            state.leased.remove(&slot);
+            state.leased_bytes -= len;
+            drop(state);
+            let slots = vec![slot.into()];
+            self.connection.say(Ask::Free { slots });
+        }
+        self.freed.notify(usize::MAX);
+    }
+
+    fn is_alive(&self) -> bool {
+        self.alive.load(Ordering::Acquire) && !self.connection.is_lost()
+    }
+}
+
+/// The memory of the present session.
+pub(crate) struct Memory(Mutex<Arc<Holdings>>);
+
+impl Memory {
+    pub(super) fn new(connection: Arc<Connection>) -> Self {
+        Self(Mutex::new(Holdings::new(connection)))
+    }
+
+    pub(super) fn present(&self) -> Arc<Holdings> {
+        Arc::clone(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Goes on with another session. Whatever was leased in the last one is dead.
+    pub(super) fn renew(&self, connection: Arc<Connection>) {
+        let mut present = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        present.alive.store(false, Ordering::Release);
+        *present = Holdings::new(connection);
+    }
+}
+
+impl RemotePool for Memory {
+    fn try_alloc(&self, len: u64, kind: Kind, align: u64) -> Result<Buffer, PoolError> {
+        match kind {
+            Kind::Host => self.present().lease(len, align),
+            // Joins when the service has such memory.
+            other => Err(PoolError::Refused {
+                why: format!("no memory of kind {other:?} is served"),
+            }),
+        }
+    }
+
+    fn changed(&self) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        let present = self.present();
+        let (freed, changed): (EventListener, EventListener) =
+            (present.freed.listen(), present.connection.changed.listen());
+        Box::pin(async move {
+            tokio::select! {
+                () = freed => {}
+                () = changed => {}
+            }
+        })
+    }
+
+    fn stats(&self) -> PoolStats {
+        let present = self.present();
+        let state = present.lock();
+        PoolStats {
+            max_bytes: present.connection.welcome().max_bytes,
+            mapped: state.slabs.values().map(|slab| slab.len()).sum(),
+            leased: state.leased_bytes - state.kept_bytes,
+            ..PoolStats::default()
+        }
+    }
+
+    fn is_giver(&self, giver: &dyn GiveBack) -> bool {
+        let present = self.present();
+        std::ptr::addr_eq(Arc::as_ptr(&present), giver)
+    }
+}

@@ -1,0 +1,108 @@
+//! The other end of a queue, where that is in the host service.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use s3engine_pool::{Buffer, GiveBack, Pool, SlotId};
+use s3engine_ring::{Bell, Detail, SocketBell};
+use s3engine_s3::error::ErrorKind;
+
+use super::memory::Holdings;
+use crate::far::Far;
+use crate::wire;
+
+/// Alignment of slots whose own is not known: that of every slot.
+const ALIGN: u64 = 4096;
+
+pub(super) struct There {
+    holdings: Arc<Holdings>,
+    pool: Pool,
+    bell: Arc<SocketBell>,
+    /// What was handed over and not come back.
+    held: HashMap<SlotId, Buffer>,
+    lost: Cell<bool>,
+}
+
+impl There {
+    pub(super) fn new(holdings: Arc<Holdings>, pool: Pool, bell: SocketBell) -> Self {
+        Self {
+            holdings,
+            pool,
+            bell: Arc::new(bell),
+            held: HashMap::new(),
+            lost: Cell::new(false),
+        }
+    }
+
+    fn surrender_all(&mut self) {
+        for (_, buffer) in self.held.drain() {
+            self.holdings.surrender(buffer);
+        }
+    }
+}
+
+impl Far for There {
+    fn accepts(&self, buffer: &Buffer) -> bool {
+        self.holdings.is_alive() && buffer.is_of(&self.pool)
+    }
+
+    fn put(&mut self, buffer: Buffer) {
+        self.held.insert(buffer.slot(), buffer);
+    }
+
+    fn take(
+        &mut self,
+        given: Option<SlotId>,
+        detail: &Detail,
+    ) -> Result<Option<Buffer>, ErrorKind> {
+        let held = given.and_then(|given| self.held.remove(&given));
+        let back = wire::slot_back(detail);
+        let align = match held {
+            Some(held) if back == Some(held.slot()) => return Ok(Some(held)),
+            // Another one comes, or none: a remote may still write to this one.
+            Some(held) => {
+                let align = held.align();
+                self.holdings.surrender(held);
+                align
+            }
+            None => ALIGN,
+        };
+        let Some(back) = back else { return Ok(None) };
+        let (offset, len) = (detail.slot_at, detail.slot_len);
+        match self.holdings.adopt_moved(back, offset, len, align) {
+            Ok(buffer) => Ok(Some(buffer)),
+            Err(error) => Err(ErrorKind::Service(error.to_string())),
+        }
+    }
+
+    fn ring(&self) {
+        if self.bell.ring().is_err() {
+            self.lost.set(true);
+        }
+    }
+
+    fn wait(&self, timeout: Duration) {
+        if self.bell.wait(timeout).is_err() {
+            self.lost.set(true);
+        }
+    }
+
+    fn is_lost(&self) -> bool {
+        self.lost.get() || self.holdings.connection.is_lost()
+    }
+
+    fn waits_on(&self) -> Option<Arc<SocketBell>> {
+        Some(Arc::clone(&self.bell))
+    }
+
+    fn close(&mut self) {
+        // The service cancels and frees what was handed over when it sees the bell's end.
+        self.surrender_all();
+    }
+
+    fn leave(self: Box<Self>) {
+        std::mem::forget(self);
+    }
+}

@@ -1,0 +1,118 @@
+//! The socket: one service at a time, in a folder of its own, and who comes in.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::net::UnixListener as StdListener;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use tokio::net::UnixListener;
+
+use super::peer::Peer;
+use super::{Host, ServiceError, session};
+
+/// Held as long as the service lives. The kernel lets go of it, however the process ends.
+pub(super) struct Lock(#[allow(dead_code, reason = "held, not read")] File);
+
+/// Makes the folder, takes the lock, replaces a socket that nobody serves.
+pub(super) fn bind(socket: &Path, for_others: bool) -> Result<(Lock, StdListener), ServiceError> {
+    let system = |what, path: &Path| {
+        let path = path.to_owned();
+        move |source| ServiceError::System { what, path, source }
+    };
+    let folder = match socket.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    make_folder(folder, for_others).map_err(system("cannot make the folder", folder))?;
+    let path = socket.with_extension("lock");
+    let lock = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(&path)
+        .map_err(system("cannot open the lock", &path))?;
+    match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => {}
+        Err(Errno::WOULDBLOCK) => {
+            let socket = socket.to_owned();
+            return Err(ServiceError::Runs { socket });
+        }
+        Err(errno) => return Err(system("cannot lock", &path)(errno.into())),
+    }
+    // Whoever served it is gone: the lock says so.
+    match fs::remove_file(socket) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(system("cannot replace", socket)(error));
+        }
+        _ => {}
+    }
+    let listener = StdListener::bind(socket).map_err(system("cannot listen at", socket))?;
+    // Who may attach is decided by what the kernel says of the peer, not by the file's mode alone.
+    let mode = if for_others { 0o666 } else { 0o600 };
+    fs::set_permissions(socket, fs::Permissions::from_mode(mode))
+        .and_then(|()| listener.set_nonblocking(true))
+        .map_err(system("cannot listen at", socket))?;
+    Ok((Lock(lock), listener))
+}
+
+/// A folder that is this user's alone; others pass through it where they may attach.
+fn make_folder(folder: &Path, for_others: bool) -> io::Result<()> {
+    let mode = if for_others { 0o711 } else { 0o700 };
+    match DirBuilder::new().mode(mode).create(folder) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        made => return made,
+    }
+    let is = fs::symlink_metadata(folder)?;
+    let mine = is.uid() == rustix::process::geteuid().as_raw() || is.uid() == 0;
+    // In a folder that others can write to, somebody else could put a socket in the place of this one.
+    let open = is.mode() & 0o022 != 0 && is.mode() & 0o1000 == 0;
+    if !is.is_dir() || !mine || open {
+        let why = "it is not a folder of this user that others cannot write to";
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+    }
+    Ok(())
+}
+
+/// Takes clients in until the service stops.
+pub(super) async fn run(host: Arc<Host>, socket: StdListener) {
+    let listener = match UnixListener::from_std(socket) {
+        Ok(listener) => listener,
+        Err(error) => {
+            tracing::error!(%error, "cannot listen");
+            return;
+        }
+    };
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = host.stop.cancelled() => break,
+        };
+        match accepted {
+            Ok((socket, _)) => {
+                let peer = Peer::of(&socket);
+                match peer {
+                    Ok(peer) => {
+                        let session = session::run(Arc::clone(&host), socket, peer);
+                        host.tasks.spawn_local(session);
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "a client that the kernel says nothing of")
+                    }
+                }
+            }
+            // Out of descriptors, most likely: others will be given back.
+            Err(error) => {
+                tracing::warn!(%error, "cannot take a client in");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+    host.tasks.close();
+    host.tasks.wait().await;
+}

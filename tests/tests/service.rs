@@ -1,0 +1,278 @@
+//! Clients of a host service. They run in the service's own process here, over the same sockets and mappings as
+//! they would in another one; `processes` has those.
+
+use std::path::PathBuf;
+
+use s3engine::service::{Caps, Service, ServiceError, ServiceOptions};
+use s3engine::{
+    ConnectError, ConnectOptions, Engine, Get, ListQuery, Memory, Path, Policy, QueueOptions,
+    Reason,
+};
+use s3engine_tests::{PATIENCE, Rig, assert_invariants, block_on, drain, wait_until};
+use s3sim::{Action, Kind, content};
+
+const KEY: &str = "300KiB-served";
+
+struct Host {
+    service: Option<Service>,
+    rig: Rig,
+    folder: tempfile::TempDir,
+}
+
+impl Host {
+    fn new() -> Self {
+        Self::with(Rig::new([]), |_| {})
+    }
+
+    fn with(rig: Rig, shape: impl FnOnce(&mut ServiceOptions)) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let mut host = Self {
+            service: None,
+            rig,
+            folder,
+        };
+        let mut options = host.options();
+        shape(&mut options);
+        host.service = Some(Service::start(options).unwrap());
+        host
+    }
+
+    fn options(&self) -> ServiceOptions {
+        ServiceOptions {
+            socket: self.socket(),
+            endpoints: vec![("main".to_owned(), self.rig.engine.clone())],
+            allow: Vec::new(),
+            rules: Vec::new(),
+            caps: Caps {
+                slab_bytes: 4 << 20,
+                ..Caps::default()
+            },
+        }
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.folder.path().join("s3engine").join("s3engine.sock")
+    }
+
+    fn client(&self) -> Engine {
+        Engine::connect(&self.socket(), ConnectOptions::default()).unwrap()
+    }
+
+    fn service(&self) -> &Service {
+        self.service.as_ref().unwrap()
+    }
+}
+
+#[test]
+fn a_client_gets_what_an_embedded_engine_gets() {
+    let host = Host::new();
+    let client = host.client();
+    assert!(client.is_connected());
+    let mut queue = client.queue(QueueOptions::default());
+    for (nth, policy) in [Policy::RequireRdma, Policy::PreferRdma, Policy::Http]
+        .into_iter()
+        .enumerate()
+    {
+        let buffer = client.pool().try_alloc(300 << 10, Memory::Host).unwrap();
+        let given = Get::new("bench", KEY).into(buffer);
+        queue
+            .push(given.policy(policy).user_data(nth as u64))
+            .unwrap();
+        queue
+            .push(Get::new("bench", KEY).policy(policy).user_data(nth as u64))
+            .unwrap();
+    }
+    assert_eq!(queue.submit(), 6);
+    let completions = drain(&mut queue);
+    assert_eq!(completions.len(), 6);
+    for completion in &completions {
+        let policy = [Policy::RequireRdma, Policy::PreferRdma, Policy::Http];
+        assert_invariants(completion, policy[completion.user_data() as usize]);
+        content::verify(KEY, 0, 0, completion.data().unwrap()).unwrap();
+        let expected = match completion.user_data() {
+            2 => (Path::Http, Reason::Policy),
+            _ => (Path::Rdma, Reason::Ok),
+        };
+        assert_eq!((completion.path(), completion.reason()), expected);
+    }
+    drop(completions);
+    let awaited = block_on(client.get(Get::new("bench", KEY).policy(Policy::Http)));
+    content::verify(KEY, 0, 0, awaited.data().unwrap()).unwrap();
+    drop((awaited, queue, client));
+    wait_until("the client has left", || {
+        host.service().clients().is_empty()
+    });
+    host.rig.assert_drains();
+}
+
+#[test]
+fn heads_lists_and_opened_objects_go_through_the_service() {
+    let host = Host::new();
+    let client = host.client();
+    let info = block_on(client.head("bench", KEY)).unwrap();
+    assert_eq!(info.size, Some(300 << 10));
+    let error = block_on(client.head("bench", "none")).unwrap_err();
+    assert!(
+        error.is_not_found() && error.request_id().is_some(),
+        "{error}"
+    );
+    let page = block_on(client.list("bench", ListQuery::default()).next());
+    assert!(page.unwrap().is_some());
+    let object = block_on(client.open("bench", KEY)).unwrap();
+    let mut queue = client.queue(QueueOptions { capacity: 8 });
+    queue.push(Get::of(&object).range(1000, 2000)).unwrap();
+    queue.submit();
+    let done = queue.next(PATIENCE).unwrap().unwrap();
+    content::verify(KEY, 0, 1000, done.data().unwrap()).unwrap();
+}
+
+#[test]
+fn a_service_that_ends_loses_its_clients_and_the_next_one_serves_them() {
+    let slow = s3sim::Rule::new(Action::AnswerLate { ms: 3000 })
+        .only(Kind::Http)
+        .key("*slow");
+    let mut host = Host::with(Rig::new([slow]), |_| {});
+    let client = host.client();
+    let mut queue = client.queue(QueueOptions::default());
+    let buffer = client.pool().try_alloc(1 << 20, Memory::Host).unwrap();
+    let other = client.pool().try_alloc(1 << 20, Memory::Host).unwrap();
+    queue
+        .push(
+            Get::new("bench", "1MiB-slow")
+                .into(buffer)
+                .policy(Policy::Http),
+        )
+        .unwrap();
+    queue.submit();
+    let awaited = client.get(Get::new("bench", "1MiB-slow").policy(Policy::Http));
+    host.service = None;
+    let lost = queue.next(PATIENCE).unwrap().unwrap();
+    assert_eq!(
+        (lost.path(), lost.reason()),
+        (Path::None, Reason::ServiceLost)
+    );
+    assert!(lost.into_buffer().is_none(), "a peer may still write to it");
+    assert_eq!(block_on(awaited).reason(), Reason::ServiceLost);
+    assert!(
+        other.as_slice().is_none(),
+        "the memory of the session is dead"
+    );
+    // While nobody serves, each GET says so.
+    queue.push(Get::new("bench", KEY)).unwrap();
+    queue.submit();
+    let lost = queue.next(PATIENCE).unwrap().unwrap();
+    assert_eq!(lost.reason(), Reason::ServiceLost);
+    assert!(client.pool().try_alloc(1, Memory::Host).is_err());
+
+    host.service = Some(Service::start(host.options()).unwrap());
+    queue.push(Get::new("bench", KEY).into(other)).unwrap();
+    queue.push(Get::new("bench", KEY)).unwrap();
+    queue.submit();
+    let ends = drain(&mut queue);
+    let stale: Vec<_> = ends.iter().filter(|end| !end.is_ok()).collect();
+    assert_eq!(stale.len(), 1);
+    assert_eq!(stale[0].reason(), Reason::StaleBuffer);
+    let good = ends.iter().find(|end| end.is_ok()).unwrap();
+    content::verify(KEY, 0, 0, good.data().unwrap()).unwrap();
+}
+
+#[test]
+fn a_second_service_at_the_same_socket_is_refused_and_a_dead_ones_socket_is_replaced() {
+    let mut host = Host::new();
+    let second = Service::start(host.options());
+    assert!(matches!(second, Err(ServiceError::Runs { .. })));
+    assert!(
+        block_on(host.client().head("bench", KEY)).is_ok(),
+        "the first goes on"
+    );
+    host.service = None;
+    std::fs::write(host.socket(), b"left behind").unwrap();
+    host.service = Some(Service::start(host.options()).unwrap());
+    assert!(block_on(host.client().head("bench", KEY)).is_ok());
+}
+
+#[test]
+fn nobody_serves_is_an_error_of_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("none.sock");
+    let error = Engine::connect(&socket, ConnectOptions::default()).unwrap_err();
+    assert!(matches!(error, ConnectError::NoService { .. }), "{error}");
+    assert!(error.to_string().contains("none.sock"));
+}
+
+#[test]
+fn an_endpoint_that_is_not_served_is_refused_with_the_names_there_are() {
+    let host = Host::new();
+    let options = ConnectOptions {
+        endpoint: Some("other".to_owned()),
+        ..ConnectOptions::default()
+    };
+    let error = Engine::connect(&host.socket(), options).unwrap_err();
+    assert!(error.to_string().contains("main"), "{error}");
+}
+
+#[test]
+fn no_memory_of_one_client_is_ever_anothers() {
+    let host = Host::new();
+    let (one, other) = (host.client(), host.client());
+    let buffers: Vec<_> = [&one, &other, &one, &other]
+        .into_iter()
+        .map(|client| client.pool().try_alloc(100 << 10, Memory::Host).unwrap())
+        .collect();
+    assert_eq!(buffers[0].slot().slab, buffers[2].slot().slab);
+    assert_eq!(buffers[1].slot().slab, buffers[3].slot().slab);
+    assert_ne!(buffers[0].slot().slab, buffers[1].slot().slab);
+    // And none accepts the other's.
+    let mut queue = one.queue(QueueOptions::default());
+    let [.., foreign] = <[_; 4]>::try_from(buffers).unwrap();
+    queue
+        .push(Get::new("bench", KEY).range(0, 10).into(foreign))
+        .unwrap();
+    queue.submit();
+    let refused = queue.next(PATIENCE).unwrap().unwrap();
+    assert_eq!(refused.reason(), Reason::StaleBuffer);
+    assert!(refused.into_buffer().is_some(), "nothing is lost");
+}
+
+#[test]
+fn sessions_and_queues_are_capped() {
+    let host = Host::with(Rig::new([]), |options| {
+        options.caps.sessions = 2;
+        options.caps.queues = 1;
+    });
+    let one = host.client();
+    let _other = host.client();
+    let third = Engine::connect(&host.socket(), ConnectOptions::default()).unwrap_err();
+    assert!(matches!(third, ConnectError::Refused { .. }), "{third}");
+    let _first = one.queue(QueueOptions::default());
+    let mut second = one.queue(QueueOptions::default());
+    second.push(Get::new("bench", KEY)).unwrap();
+    second.submit();
+    let refused = second.next(PATIENCE).unwrap().unwrap();
+    assert_eq!(refused.reason(), Reason::ServiceLost);
+    let text = refused.error().unwrap().to_string();
+    assert!(text.contains("queues"), "{text}");
+}
+
+#[test]
+fn a_service_that_drains_ends_what_is_under_way_first() {
+    let late = s3sim::Rule::new(Action::AnswerLate { ms: 300 }).only(Kind::Http);
+    let host = Host::with(Rig::new([late]), |_| {});
+    let client = host.client();
+    let mut queue = client.queue(QueueOptions::default());
+    queue
+        .push(Get::new("bench", KEY).policy(Policy::Http))
+        .unwrap();
+    queue.submit();
+    wait_until("it was taken", || {
+        host.service()
+            .clients()
+            .iter()
+            .any(|client| client.outstanding > 0)
+    });
+    assert!(host.service().drain(PATIENCE));
+    assert!(queue.next(PATIENCE).unwrap().unwrap().is_ok());
+    let refused = Engine::connect(&host.socket(), ConnectOptions::default()).unwrap_err();
+    assert!(matches!(refused, ConnectError::Refused { .. }), "{refused}");
+    assert!(!host.service().clients().is_empty());
+}
