@@ -35,7 +35,11 @@ impl SlabState {
     }
 
     fn is_idle(&self) -> bool {
-        self.slots.leased_bytes() == 0 && matches!(self.status, Status::Active)
+        self.slots.leased_bytes() == 0 && matches!(self.status, Status::Active | Status::Spent)
+    }
+
+    fn is_spent(&self) -> bool {
+        matches!(self.status, Status::Spent)
     }
 
     fn sums(&self) -> Sums {
@@ -244,7 +248,10 @@ impl Accounts {
         for sums in found.sums {
             sums.leased -= freed.unwrap_or(0);
         }
-        match (found.entry.is_idle(), found.retired) {
+        match (
+            found.entry.is_idle(),
+            found.retired || found.entry.is_spent(),
+        ) {
             (false, _) => Released::Busy,
             (true, false) => Released::Idle,
             (true, true) => Released::Orphaned,
@@ -322,14 +329,17 @@ impl Accounts {
             .collect()
     }
 
-    /// Takes out the slabs of retired clients that nobody uses.
+    /// Takes out the slabs that nobody uses and nobody will: those of retired clients, and those that are spent.
     pub(crate) fn take_orphans(&mut self) -> Vec<SlabState> {
-        let retired = self.iter().filter(|account| account.retired);
-        let idle: Vec<_> = retired
-            .flat_map(|account| account.slabs.values())
-            .filter(|entry| entry.is_idle())
-            .map(|entry| Arc::clone(&entry.slab))
-            .collect();
+        let orphans = |account: &Account| {
+            let slabs = account.slabs.values();
+            let orphans =
+                slabs.filter(|entry| entry.is_idle() && (account.retired || entry.is_spent()));
+            orphans
+                .map(|entry| Arc::clone(&entry.slab))
+                .collect::<Vec<_>>()
+        };
+        let idle: Vec<_> = self.iter().flat_map(orphans).collect();
         idle.iter().filter_map(|slab| self.remove(slab)).collect()
     }
 

@@ -218,13 +218,12 @@ impl Import {
         if !self.is_usable() {
             return None;
         }
-        match &self.slab.view {
-            // SAFETY: as in `as_slice`; and self is borrowed mutably, so there is no other view.
-            View::Writable(mapping) => {
-                Some(unsafe { mapping.slice_mut(self.place.offset, self.place.len as usize) })
-            }
-            View::ReadOnly(_) => None,
-        }
+        let View::Writable(mapping) = &self.slab.view else {
+            return None;
+        };
+        let (offset, len) = (self.place.offset, self.place.len as usize);
+        // SAFETY: as in `as_slice`; and self is borrowed mutably, so there is no other view.
+        Some(unsafe { mapping.slice_mut(offset, len) })
     }
 }
 

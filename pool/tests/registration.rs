@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use books::Books;
+use books::{Books, block_on};
 use proptest::prelude::*;
 use s3engine_pool::{
     Buffer, FabricId, Memory, Pool, PoolError, PoolOptions, Registrar, RegistrationHandle,
@@ -445,27 +445,6 @@ fn dropping_the_pool_revokes_what_is_registered() {
     while books.live() > 0 {
         assert!(began.elapsed() < Duration::from_secs(10));
         std::thread::sleep(Duration::from_millis(2));
-    }
-}
-
-/// Runs one future on this thread. One that does not end is a failure.
-fn block_on<F: Future>(future: F) -> F::Output {
-    struct Unpark(std::thread::Thread);
-    impl std::task::Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    let waker = Arc::new(Unpark(std::thread::current())).into();
-    let mut context = std::task::Context::from_waker(&waker);
-    let mut future = std::pin::pin!(future);
-    let began = Instant::now();
-    loop {
-        assert!(began.elapsed() < Duration::from_secs(60), "never ready");
-        match future.as_mut().poll(&mut context) {
-            std::task::Poll::Ready(output) => return output,
-            std::task::Poll::Pending => std::thread::park_timeout(Duration::from_secs(1)),
-        }
     }
 }
 

@@ -1,11 +1,16 @@
-//! A fabric that only keeps the books, for tests of the ledger and of quarantine.
+//! A fabric that only keeps the books, for tests of the ledger, of quarantine and of clients.
+
+#![allow(dead_code)] // No test uses all of it.
 
 use std::collections::HashSet;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
-use s3engine_pool::{RegisterError, Registrar, RegistrationHandle, RevokeError, Segment};
+use s3engine_pool::{
+    ClientOptions, Pool, PoolOptions, RegisterError, Registrar, RegistrationHandle, RevokeError,
+    Segment,
+};
 
 const MIB: u64 = 1 << 20;
 
@@ -70,5 +75,49 @@ impl Registrar for Books {
         }
         assert!(self.live.lock().unwrap().remove(&handle.0), "revoked once");
         Ok(())
+    }
+}
+
+/// Runs one future on this thread. One that does not end is a failure.
+pub fn block_on<F: Future>(future: F) -> F::Output {
+    struct Unpark(std::thread::Thread);
+    impl std::task::Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Arc::new(Unpark(std::thread::current())).into();
+    let mut context = std::task::Context::from_waker(&waker);
+    let mut future = std::pin::pin!(future);
+    let began = Instant::now();
+    loop {
+        assert!(began.elapsed() < Duration::from_secs(60), "never ready");
+        match future.as_mut().poll(&mut context) {
+            std::task::Poll::Ready(output) => return output,
+            std::task::Poll::Pending => std::thread::park_timeout(Duration::from_secs(1)),
+        }
+    }
+}
+
+/// A pool of slabs of 4 MiB that quarantines for at most a moment.
+pub fn pool_with(books: &Arc<Books>, max: u64) -> Pool {
+    let options = PoolOptions {
+        slab_bytes: 4 * MIB,
+        max_bytes: Some(max),
+        quarantine_max: Duration::from_millis(50),
+        ..PoolOptions::default()
+    };
+    Pool::with_fabrics(options, vec![Arc::clone(books) as Arc<dyn Registrar>]).unwrap()
+}
+
+pub fn client(pool: &Pool, name: &str) -> Pool {
+    pool.for_client(ClientOptions::named(name)).unwrap()
+}
+
+pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !done() {
+        assert!(began.elapsed() < Duration::from_secs(20), "never: {what}");
+        std::thread::sleep(Duration::from_millis(2));
     }
 }
