@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use crate::buffer::Place;
 use crate::client::{Client, ClientId};
-use crate::memory::Memory;
+use crate::memory::{MappedPages, Memory, Smaps};
 use crate::options::PoolError;
 use crate::quarantine::{QuarantinedSlot, Status};
 use crate::shared::Shared;
@@ -49,23 +49,47 @@ impl SlabState {
         }
     }
 
-    pub(crate) fn stats(&self) -> SlabStats {
-        let sums = self.sums();
-        SlabStats {
-            id: self.slab.id(),
-            memory: self.slab.memory(),
-            bytes: self.slab.len(),
-            leased: sums.leased,
-            quarantined: sums.quarantined,
-            pages: self.slab.pages(),
-        }
-    }
-
     /// Tells who waits for a quarantined slot that it does not come back.
     pub(crate) fn end(self) {
         self.quarantined
             .into_iter()
             .for_each(QuarantinedSlot::retire);
+    }
+}
+
+/// A slab's figures as they were under the lock. Its pages are looked up after it.
+pub(crate) struct Figures {
+    id: SlabId,
+    memory: Memory,
+    bytes: u64,
+    sums: Sums,
+    pages: MappedPages,
+}
+
+impl Figures {
+    pub(crate) fn of(entry: &SlabState) -> Self {
+        Self {
+            id: entry.slab.id(),
+            memory: entry.slab.memory(),
+            bytes: entry.slab.len(),
+            sums: entry.sums(),
+            pages: entry.slab.pages().clone(),
+        }
+    }
+
+    /// In the order of the slabs' numbers.
+    pub(crate) fn stats(mut all: Vec<Self>) -> Vec<SlabStats> {
+        all.sort_by_key(|slab| slab.id);
+        let smaps = Smaps::default();
+        let slabs = all.into_iter().map(|slab| SlabStats {
+            id: slab.id,
+            memory: slab.memory,
+            bytes: slab.bytes,
+            leased: slab.sums.leased,
+            quarantined: slab.sums.quarantined,
+            pages: slab.pages.get(&smaps),
+        });
+        slabs.collect()
     }
 }
 

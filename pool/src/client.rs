@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use event_listener::Event;
 
-use crate::accounts::SlabState;
+use crate::accounts::Figures;
 use crate::memory::SLAB_ALIGN;
 use crate::options::PoolError;
 use crate::pool::Pool;
@@ -191,16 +191,19 @@ impl Pool {
         let Handle { shared, client } = &**self.owner()?;
         let accounts = shared.lock();
         let (account, sums) = (accounts.get(client.id), accounts.sums(client.id));
-        let slabs = account.map(|account| account.slabs.values().map(SlabState::stats));
+        let slabs = account.map(|account| account.slabs.values().map(Figures::of).collect());
+        let (slabs_made, exports) =
+            account.map_or((0, 0), |account| (account.made, account.exports));
+        drop(accounts);
         Ok(ClientStats {
             name: Arc::clone(&client.name),
             max_bytes: client.max_bytes,
             mapped: client.mapped.load(Ordering::Acquire),
             leased: sums.leased,
             quarantined: sums.quarantined,
-            slabs_made: account.map_or(0, |account| account.made),
-            exports: account.map_or(0, |account| account.exports),
-            slabs: slabs.into_iter().flatten().collect(),
+            slabs_made,
+            exports,
+            slabs: Figures::stats(slabs.unwrap_or_default()),
         })
     }
 }

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, SealFlags};
 use rustix::mm::Advice;
 
-use crate::memory::{Mapping, MemoryError, Pages, SLAB_ALIGN, refused};
+use crate::memory::{MappedPages, Mapping, MemoryError, SLAB_ALIGN, refused};
 
 /// Whether to ask for pages larger than the system's smallest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub enum HugePages {
 pub(crate) struct HostMemory {
     fd: OwnedFd,
     mapping: Mapping,
-    pages: Pages,
+    pages: MappedPages,
 }
 
 impl HostMemory {
@@ -58,7 +58,7 @@ impl HostMemory {
         populated.map_err(refused("populating", len))?;
         rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW)
             .map_err(refused("sealing", len))?;
-        let pages = mapping.pages();
+        let pages = MappedPages::of(&mapping);
         Ok(Self { fd, mapping, pages })
     }
 
@@ -98,8 +98,8 @@ impl HostMemory {
         &self.mapping
     }
 
-    pub(crate) fn pages(&self) -> Pages {
-        self.pages
+    pub(crate) fn pages(&self) -> &MappedPages {
+        &self.pages
     }
 }
 
@@ -113,6 +113,7 @@ fn reserved_huge_pages_free() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::Smaps;
 
     const MIB: u64 = 1 << 20;
 
@@ -126,7 +127,7 @@ mod tests {
         assert!(rustix::fs::ftruncate(memory.fd(), 0).is_err());
         let blocks = rustix::fs::fstat(memory.fd()).unwrap().st_blocks as u64 * 512;
         assert!(blocks >= 4 * MIB, "every page is present: {blocks}");
-        assert!(memory.pages().size >= 4096);
+        assert!(memory.pages().get(&Smaps::default()).size >= 4096);
     }
 
     #[test]

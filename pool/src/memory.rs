@@ -2,12 +2,14 @@
 //!
 //! All `unsafe` that maps or touches raw memory is in this file.
 
+use std::cell::OnceCell;
 use std::ffi::c_void;
 use std::fmt;
 use std::fs;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
+use std::sync::{Arc, OnceLock};
 
 use rustix::fs::SealFlags;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -271,14 +273,6 @@ impl Mapping {
                 .map_err(|_| rustix::io::Errno::FAULT)
         })
     }
-
-    pub(crate) fn pages(&self) -> Pages {
-        let smaps = fs::read_to_string("/proc/self/smaps").unwrap_or_default();
-        pages_of(&smaps, self.address()).unwrap_or(Pages {
-            size: 4096,
-            transparent_huge: 0,
-        })
-    }
 }
 
 impl Drop for Mapping {
@@ -338,6 +332,42 @@ fn check_importable(fd: BorrowedFd<'_>, len: u64) -> Result<(), MemoryError> {
         )));
     }
     Ok(())
+}
+
+/// What `/proc/self/smaps` says, read when it is first asked: that walks over all that this process maps.
+#[derive(Default)]
+pub(crate) struct Smaps(OnceCell<String>);
+
+impl Smaps {
+    fn text(&self) -> &str {
+        let read = || fs::read_to_string("/proc/self/smaps").unwrap_or_default();
+        self.0.get_or_init(read)
+    }
+}
+
+/// The pages of a mapping, looked up once. Keeps no memory mapped.
+#[derive(Clone, Debug)]
+pub(crate) struct MappedPages {
+    address: u64,
+    found: Arc<OnceLock<Pages>>,
+}
+
+impl MappedPages {
+    pub(crate) fn of(mapping: &Mapping) -> Self {
+        Self {
+            address: mapping.address(),
+            found: Arc::default(),
+        }
+    }
+
+    pub(crate) fn get(&self, smaps: &Smaps) -> Pages {
+        let look = || pages_of(smaps.text(), self.address);
+        let unknown = Pages {
+            size: 4096,
+            transparent_huge: 0,
+        };
+        *self.found.get_or_init(|| look().unwrap_or(unknown))
+    }
 }
 
 /// Finds in the text of `smaps` the pages of the mapping that starts at `address`.

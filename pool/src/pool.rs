@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::accounts::SlabState;
+use crate::accounts::Figures;
 use crate::buffer::Buffer;
 use crate::client::{ClientOptions, Handle};
 use crate::import::GiveBack;
@@ -252,9 +252,8 @@ impl Pool {
         };
         let accounts = shared.lock();
         let slabs = accounts.iter().flat_map(|account| account.slabs.values());
-        let mut slabs: Vec<_> = slabs.map(SlabState::stats).collect();
-        slabs.sort_by_key(|slab| slab.id);
-        PoolStats {
+        let slabs = slabs.map(Figures::of).collect();
+        let mut stats = PoolStats {
             max_bytes: shared.max_bytes,
             mapped: shared.room.mapped(),
             leased: accounts.total.leased,
@@ -262,9 +261,12 @@ impl Pool {
             slabs_made: accounts.made,
             clients: accounts.clients() as u64,
             exports: accounts.exports,
-            slabs,
+            slabs: Vec::new(),
             ledger: shared.counters.stats(),
-        }
+        };
+        drop(accounts);
+        stats.slabs = Figures::stats(slabs);
+        stats
     }
 
     pub(crate) fn is(&self, shared: &Arc<Shared>) -> bool {

@@ -159,7 +159,12 @@ impl Shared {
             let _ = self.revoke(&slab, self.revoke_deadline());
             return Err(error.into());
         }
-        tracing::debug!(slab = slab.id().0, client = &*client.name, bytes = slab.len(), pages = %slab.pages(), "slab made");
+        tracing::debug!(
+            slab = slab.id().0,
+            client = &*client.name,
+            bytes = slab.len(),
+            "slab made"
+        );
         Ok(Arc::new(slab))
     }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::client::Client;
 use crate::host::HostMemory;
 use crate::ledger::SlabLedger;
-use crate::memory::{Mapping, Memory, MemoryError, Pages};
+use crate::memory::{MappedPages, Mapping, Memory, MemoryError, Pages};
 use crate::registrar::Segment;
 use crate::room::Reservation;
 
@@ -64,7 +64,7 @@ impl Slab {
         }
     }
 
-    pub(crate) fn pages(&self) -> Pages {
+    pub(crate) fn pages(&self) -> &MappedPages {
         match &self.backing {
             Backing::Host(memory) => memory.pages(),
         }
