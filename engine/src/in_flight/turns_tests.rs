@@ -319,7 +319,7 @@ proptest! {
             }
             keep_busy(&mut bench);
             bench.finish(nth);
-            prop_assert!(bench.turns.shares.iter().all(|share| share.waiting.len() > 0));
+            prop_assert!(bench.turns.shares.iter().all(|share| !share.waiting.is_empty()));
             let of = |share, weight: u32| {
                 let cost = bench.costs.get(&share).copied().unwrap_or(0);
                 let back = if share == 0 { back } else { 0 };
@@ -360,10 +360,12 @@ proptest! {
             bench.finish(nth % bench.running.len());
             busy(&mut bench);
             let rounds = size.div_ceil(QUANTUM * u64::from(weights[0])) as i64;
-            for share in 1..shares.len() {
+            // Small ones may also be ahead of their turns, by what the reserve lends.
+            let lent = if others <= SMALL { bench.turns.kept.bytes + SMALL } else { 0 };
+            for (share, &weight) in weights.iter().enumerate().skip(1) {
                 let cost = bench.costs.get(&share).unwrap_or(&0) - start.get(&share).unwrap_or(&0);
-                let turn = QUANTUM as i64 * i64::from(weights[share]);
-                prop_assert!(cost <= (rounds + 1) * turn + others as i64, "share {share} got {cost}");
+                let turns = (rounds + 1) * QUANTUM as i64 * i64::from(weight);
+                prop_assert!(cost <= turns + (others + lent) as i64, "share {share} got {cost}");
             }
         }
         prop_assert!(!bench.heads().contains_key(&0), "it was served");
