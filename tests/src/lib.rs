@@ -13,9 +13,11 @@
 //! - `http_faults`: everything that HTTP can do wrong.
 //! - `invariants`: any fault under any policy, in any order.
 //! - `metrics`: what is counted.
+//! - `conformance`: every policy with every fault, shape and destination, for every host.
 #![forbid(unsafe_code)]
 
 mod canned;
+pub mod conformance;
 mod failing_fabric;
 mod invariants;
 mod listed;

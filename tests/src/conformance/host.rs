@@ -1,0 +1,215 @@
+//! What the suite holds to its rules: hosts. A new host, or an engine with a new fabric, implements [`Host`].
+
+use std::any::Any;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use s3engine::{Engine, Limits, PoolOptions, Rdma, Timeouts};
+use s3sim::{Sim, SimOptions};
+use tempfile::TempDir;
+
+use crate::rig::{PATIENCE, credentials, loopback, quick_builder};
+use crate::{FailingFabric, Failure};
+
+/// What a host knows of fabrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FabricIs {
+    /// Switched off.
+    Off,
+    /// Looked for, and not there.
+    NotFound,
+    /// There, and cannot start.
+    Broken,
+    /// Ready to move bytes.
+    Ready,
+}
+
+/// How long a host waits for servers that say nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tempo {
+    /// Not long: silence is a fault of the case.
+    Brisk,
+    /// Longer than any case takes.
+    Patient,
+}
+
+/// Bytes of one request, by HTTP and by RDMA.
+pub const PART: u64 = 64 << 10;
+/// Smaller GETs go by HTTP where the policy leaves the choice.
+pub const THRESHOLD: u64 = 8 << 10;
+/// How long a brisk host waits for an answer.
+pub const SILENCE: Duration = Duration::from_secs(1);
+/// Longer than a brisk host waits, with room for a slow machine.
+pub const LATE: Duration = Duration::from_millis(2500);
+
+/// A simulator, and what a host must know to serve GETs from it.
+pub struct Site {
+    /// The server.
+    pub sim: Sim,
+    /// How patient the host is to be.
+    pub tempo: Tempo,
+    /// What is to go wrong in its fabric.
+    pub failure: Option<Failure>,
+    folder: TempDir,
+}
+
+impl Site {
+    /// A simulator with a folder of its own for the loopback fabric.
+    pub fn new(tempo: Tempo, failure: Option<Failure>) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let options = SimOptions {
+            threads: 2,
+            loopback_folder: Some(folder.path().join("loopback")),
+            ..SimOptions::default()
+        };
+        let sim = Sim::start(options).expect("the simulator starts");
+        Self {
+            sim,
+            tempo,
+            failure,
+            folder,
+        }
+    }
+
+    /// Where the loopback fabric's sockets are.
+    pub fn fabric_folder(&self) -> PathBuf {
+        self.folder.path().join("loopback")
+    }
+
+    /// For files of the host's own.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// The bounds of a request.
+    pub fn timeouts(&self) -> Timeouts {
+        let wait = match self.tempo {
+            Tempo::Brisk => SILENCE,
+            Tempo::Patient => PATIENCE,
+        };
+        Timeouts {
+            first_byte: wait,
+            stall: wait,
+            rdma_base: wait,
+            rdma_min_rate: 1 << 30,
+            ..Timeouts::default()
+        }
+    }
+
+    /// A pool with room for a whole batch of cases, twice.
+    pub fn pool(&self) -> PoolOptions {
+        PoolOptions {
+            slab_bytes: 4 << 20,
+            max_bytes: Some(160 << 20),
+            // Cases are judged by what they do, not by how fast a busy machine confirms.
+            revoke_timeout: Duration::from_secs(10),
+            ..PoolOptions::default()
+        }
+    }
+}
+
+/// A host that runs.
+pub struct Running {
+    /// Its engine, or the client's end of one.
+    pub engine: Engine,
+    /// What must live as long as the engine: the service's process, for one.
+    pub keep: Box<dyn Any>,
+}
+
+/// Somebody who carries out GETs.
+pub trait Host {
+    /// As a line about a case names it.
+    fn name(&self) -> &str;
+
+    /// What its engines know of fabrics.
+    fn fabric(&self) -> FabricIs;
+
+    /// Starts it over a site, with parts of [`PART`] bytes and the threshold [`THRESHOLD`]. `None`: it cannot
+    /// break its fabric as the site asks.
+    fn start(&self, site: &Site) -> Option<Running>;
+}
+
+/// The engine in the caller's own process.
+pub struct Embedded {
+    name: &'static str,
+    fabric: FabricIs,
+    rdma: fn(&Site) -> Rdma,
+}
+
+impl Embedded {
+    /// With the loopback fabric.
+    pub fn with_loopback() -> Self {
+        Self {
+            name: "embedded loopback",
+            fabric: FabricIs::Ready,
+            rdma: |site| match &site.failure {
+                None => Rdma::Loopback(loopback(&site.fabric_folder())),
+                Some(failure) => FailingFabric::of(&site.fabric_folder(), failure.clone()),
+            },
+        }
+    }
+
+    /// Looking for a fabric where there is none.
+    pub fn without_fabric() -> Self {
+        Self {
+            name: "embedded without a fabric",
+            fabric: FabricIs::NotFound,
+            rdma: |_| Rdma::Auto,
+        }
+    }
+
+    /// With fabrics switched off.
+    pub fn switched_off() -> Self {
+        Self {
+            name: "embedded with RDMA off",
+            fabric: FabricIs::Off,
+            rdma: |_| Rdma::Off,
+        }
+    }
+
+    /// With a fabric that cannot start.
+    pub fn with_broken_fabric() -> Self {
+        Self {
+            name: "embedded with a broken fabric",
+            fabric: FabricIs::Broken,
+            rdma: |site| {
+                let file = site.folder().join("file");
+                std::fs::write(&file, "a file where a folder should be").expect("a file");
+                Rdma::Loopback(loopback(&file))
+            },
+        }
+    }
+}
+
+impl Host for Embedded {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn fabric(&self) -> FabricIs {
+        self.fabric
+    }
+
+    fn start(&self, site: &Site) -> Option<Running> {
+        if site.failure.is_some() && self.fabric != FabricIs::Ready {
+            return None;
+        }
+        let limits = Limits {
+            requests: 1024,
+            ..Limits::default()
+        };
+        let sim = &site.sim;
+        let builder = quick_builder(&sim.url())
+            .credentials(credentials(sim.access_key(), sim.secret_key()))
+            .rdma((self.rdma)(site))
+            .pool(site.pool())
+            .timeouts(site.timeouts())
+            .limits(limits)
+            .part_sizes(PART, PART)
+            .rdma_threshold(THRESHOLD);
+        Some(Running {
+            engine: builder.build().expect("the engine starts"),
+            keep: Box::new(()),
+        })
+    }
+}

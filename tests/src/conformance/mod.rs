@@ -1,0 +1,203 @@
+//! The conformance suite: what every host and every fabric is held to.
+//!
+//! ```text
+//! fault ── one line a fault: what the server does, what that means for one request
+//!   │
+//! case ─── policy x fault x which requests x shape x destination: one GET, with a key of its own
+//!   ├───── expect: what must come of it, from the rules of policies and reasons
+//! session  a host over a simulator: cases in batches through one queue, or awaited
+//!   └───── check: the completion, its news, its buffer and bytes, against what was expected
+//! ```
+//!
+//! Each case is checked for all invariants of a completion (see [`assert_invariants`](crate::assert_invariants)), and
+//! beyond them: the very path, reason, flags and bytes by path; one end, one announcement at most before it; the
+//! buffer that must come back; bytes of one version, and nothing written behind them. Buffers that came back are
+//! filled anew and watched until no server writes any more; then all memory must be back in the pool.
+//!
+//! A host joins by one line: `conformance!(embedded_loopback => Embedded::with_loopback());`.
+
+mod case;
+mod check;
+mod expect;
+mod fault;
+mod host;
+mod session;
+
+pub use host::{Embedded, FabricIs, Host, LATE, PART, Running, SILENCE, Site, THRESHOLD, Tempo};
+pub use session::{Session, Tally};
+
+use s3sim::Kind;
+
+use crate::Failure;
+use case::{Case, Shape};
+use fault::Fault;
+
+/// Makes the suite's tests for a host.
+#[macro_export]
+macro_rules! conformance {
+    ($name:ident => $host:expr) => {
+        mod $name {
+            use super::*;
+
+            #[test]
+            fn every_policy_meets_every_refusal_of_rdma() {
+                $crate::conformance::refusals_of_rdma(&$host);
+            }
+
+            #[test]
+            fn every_policy_meets_every_trouble_of_rdma() {
+                $crate::conformance::troubles_of_rdma(&$host);
+            }
+
+            #[test]
+            fn every_policy_meets_every_trouble_of_http() {
+                $crate::conformance::troubles_of_http(&$host);
+            }
+
+            #[test]
+            fn every_policy_meets_troubles_of_both() {
+                $crate::conformance::troubles_of_both(&$host);
+            }
+
+            #[test]
+            fn silence_ends_in_time_and_late_writes_reach_nobody() {
+                $crate::conformance::silences(&$host);
+            }
+
+            #[test]
+            fn a_get_that_is_ended_ends_at_once_and_says_so() {
+                $crate::conformance::ended(&$host);
+            }
+
+            #[test]
+            fn a_fabric_that_fails_is_never_taken_for_another_cause() {
+                $crate::conformance::failing_fabrics(&$host);
+            }
+
+            #[test]
+            fn awaited_gets_end_as_queued_ones_do() {
+                $crate::conformance::awaited(&$host);
+            }
+        }
+    };
+}
+
+/// What servers answer to tokens, short of delivering; and nothing at all going wrong.
+pub fn refusals_of_rdma(host: &dyn Host) {
+    let none = [Fault::none()].into_iter();
+    brisk(host, none.chain(fault::refusals_of_rdma()));
+}
+
+/// What else happens to requests with tokens.
+pub fn troubles_of_rdma(host: &dyn Host) {
+    brisk(host, fault::troubles_of_rdma());
+}
+
+/// What happens to plain GETs.
+pub fn troubles_of_http(host: &dyn Host) {
+    brisk(host, fault::troubles_of_http());
+}
+
+/// What happens to HEAD, to every request, and by RDMA and HTTP one after the other.
+pub fn troubles_of_both(host: &dyn Host) {
+    brisk(host, fault::troubles_of_both());
+}
+
+/// Servers that say nothing for longer than the host waits.
+pub fn silences(host: &dyn Host) {
+    let mut session = open(host, Tempo::Brisk);
+    for fault in applicable(host, fault::silences()) {
+        session.run(&Case::all_of(&fault));
+    }
+    session.finish();
+}
+
+/// Callers who cancel, or have a deadline.
+pub fn ended(host: &dyn Host) {
+    let mut session = open(host, Tempo::Patient);
+    for fault in fault::ends() {
+        session.run(&Case::all_of(&fault));
+    }
+    session.finish();
+}
+
+/// Fabrics that register nothing, make no tokens or forged ones, or never confirm a revocation.
+pub fn failing_fabrics(host: &dyn Host) {
+    for (failure, fault) in fault::failures_of_the_fabric() {
+        let Some(mut session) = Session::open(host, Tempo::Brisk, Some(failure)) else {
+            return;
+        };
+        session.run(&Case::all_of(&fault));
+        session.finish();
+    }
+    let unconfirmed = Session::open(host, Tempo::Brisk, Some(Failure::Revoke));
+    let Some(mut session) = unconfirmed else {
+        return;
+    };
+    // One by one: each takes a whole slab along.
+    for case in Case::all_of(&fault::unconfirmed()) {
+        if matches!(case.shape, Shape::Whole | Shape::Parts) {
+            session.run(&[case]);
+        }
+    }
+    session.finish();
+}
+
+/// A part of the matrix, with futures instead of a queue.
+pub fn awaited(host: &dyn Host) {
+    let mut session = open(host, Tempo::Brisk);
+    let faults = [
+        fault::refusals_of_rdma(),
+        fault::troubles_of_rdma(),
+        fault::troubles_of_http(),
+    ];
+    for fault in applicable(host, faults.concat()) {
+        let cases = Case::all_of(&fault).into_iter();
+        let some = |case: &Case| matches!(case.shape, Shape::Whole | Shape::RangeOfParts);
+        session.run_awaited(&cases.filter(some).collect::<Vec<_>>());
+    }
+    session.finish();
+}
+
+/// Whether late writes are seen at all: what a fabric that only claims to revoke violates.
+pub fn violations_of_false_revocation(host: &dyn Host) -> Vec<String> {
+    let session = Session::open(host, Tempo::Brisk, Some(Failure::ClaimRevoked));
+    let Some(mut session) = session else {
+        return Vec::new();
+    };
+    let late = fault::silences().into_iter().find(Fault::writes_late);
+    session.run(&Case::all_of(&late.expect("there is one")));
+    session.violations().to_vec()
+}
+
+fn brisk(host: &dyn Host, faults: impl IntoIterator<Item = Fault>) {
+    let faults: Vec<_> = applicable(host, faults).collect();
+    if faults.is_empty() {
+        return eprintln!("skipped: {} makes no such requests", host.name());
+    }
+    let mut session = open(host, Tempo::Brisk);
+    for fault in faults {
+        let cases = Case::all_of(&fault);
+        // Few rules at a time: the simulator looks through all of them for each request.
+        for cases in cases.chunk_by(|a, b| a.policy == b.policy) {
+            session.run(cases);
+        }
+    }
+    session.finish();
+}
+
+fn open(host: &dyn Host, tempo: Tempo) -> Session {
+    Session::open(host, tempo, None).expect("a host can do without failures")
+}
+
+/// The faults that a host can meet: without a fabric there are no requests with tokens.
+fn applicable(
+    host: &dyn Host,
+    faults: impl IntoIterator<Item = Fault>,
+) -> impl Iterator<Item = Fault> {
+    let ready = host.fabric() == FabricIs::Ready;
+    faults.into_iter().filter(move |fault| {
+        let of_rdma = |(kind, _): &(Kind, s3sim::Action)| *kind == Kind::Rdma;
+        ready || fault.rules.is_empty() || !fault.rules.iter().all(of_rdma)
+    })
+}

@@ -1,0 +1,19 @@
+//! Every policy meets every fault, in every shape, into every kind of destination: see
+//! `s3engine_tests::conformance`. Each host is one line.
+
+use s3engine_tests::conformance;
+use s3engine_tests::conformance::Embedded;
+
+conformance!(embedded_loopback => Embedded::with_loopback());
+conformance!(embedded_without_fabric => Embedded::without_fabric());
+conformance!(embedded_with_rdma_off => Embedded::switched_off());
+conformance!(embedded_with_broken_fabric => Embedded::with_broken_fabric());
+
+#[test]
+fn late_writes_are_seen_where_a_fabric_only_claims_to_revoke() {
+    let seen = conformance::violations_of_false_revocation(&Embedded::with_loopback());
+    let written = |line: &String| line.contains("was written after it came back");
+    assert!(seen.iter().any(written), "{seen:?}");
+    let free = |line: &String| line.contains("reached free memory");
+    assert!(seen.iter().any(free), "{seen:?}");
+}
