@@ -4,6 +4,18 @@ use s3engine::{Buffer, Memory, Pool, PoolError};
 
 const PATTERN: u8 = 0xa5;
 
+/// Fills a buffer with what [`is_untouched`] looks for.
+pub fn fill(buffer: &mut Buffer) {
+    buffer.as_mut_slice().expect("host memory").fill(PATTERN);
+}
+
+/// Whether nobody has written to bytes that were filled.
+pub fn is_untouched(bytes: &[u8]) -> bool {
+    const PAGE: [u8; 4096] = [PATTERN; 4096];
+    let mut pieces = bytes.chunks(PAGE.len());
+    pieces.all(|piece| piece == &PAGE[..piece.len()])
+}
+
 /// Leases of all free memory of a pool, filled with a pattern.
 pub struct FreeMemory(Vec<Buffer>);
 
@@ -26,9 +38,7 @@ impl FreeMemory {
     }
 
     fn fill(&mut self) {
-        for buffer in &mut self.0 {
-            buffer.as_mut_slice().expect("host memory").fill(PATTERN);
-        }
+        self.0.iter_mut().for_each(fill);
     }
 
     /// Bytes leased.
@@ -49,9 +59,7 @@ impl FreeMemory {
 
     /// Whether nobody has written.
     pub fn is_untouched(&self) -> bool {
-        self.0.iter().all(|buffer| {
-            let bytes = buffer.as_slice().expect("host memory");
-            bytes.iter().all(|&byte| byte == PATTERN)
-        })
+        let bytes = |buffer: &Buffer| buffer.as_slice().is_some_and(is_untouched);
+        self.0.iter().all(bytes)
     }
 }

@@ -6,8 +6,14 @@ use s3engine_tests::conformance::Embedded;
 
 conformance!(embedded_loopback => Embedded::with_loopback());
 conformance!(embedded_without_fabric => Embedded::without_fabric());
-conformance!(embedded_with_rdma_off => Embedded::switched_off());
-conformance!(embedded_with_broken_fabric => Embedded::with_broken_fabric());
+
+#[test]
+fn a_fabric_that_is_off_or_broken_is_told_from_one_that_is_not_there() {
+    for host in [Embedded::switched_off(), Embedded::with_broken_fabric()] {
+        conformance::refusals_of_rdma(&host);
+        conformance::troubles_of_both(&host);
+    }
+}
 
 #[test]
 fn late_writes_are_seen_where_a_fabric_only_claims_to_revoke() {

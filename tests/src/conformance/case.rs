@@ -7,6 +7,7 @@ use s3engine_pool::SlotId;
 use s3sim::{Action, Kind, Rule};
 
 use super::fault::{Ends, Fault, When};
+use crate::watch::fill;
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,8 +141,6 @@ pub struct Case {
 
 /// A given buffer is larger than needed by this much.
 pub const SPARE: u64 = 1_000;
-/// What a given buffer holds before.
-pub const PATTERN: u8 = 0xa5;
 /// The status of a request that must not be made.
 pub const FORBIDDEN: u16 = 418;
 
@@ -183,22 +182,30 @@ impl Case {
         cases
     }
 
-    /// Whether no other case is the same: requests that are never made cannot be hit now or later.
+    /// Whether no other case shows the same. A fault that nothing can show is tried on two shapes.
     fn is_of_its_own(&self) -> bool {
+        let shown = self.can_show_fault();
         match self.when {
-            When::Always => true,
-            When::Once => self.is_hit(),
-            When::Later => self.is_hit() && self.shape.is_of_parts(),
+            When::Always => shown || matches!(self.shape, Shape::Whole | Shape::Parts),
+            When::Once => shown,
+            When::Later => shown && self.shape.is_of_parts(),
         }
     }
 
-    fn is_hit(&self) -> bool {
-        let hits = |(kind, _): &(Kind, Action)| match kind {
+    /// Whether the fault hits a request that this case may make, in an answer that shows it.
+    fn can_show_fault(&self) -> bool {
+        let Fault {
+            rules, needs_bytes, ..
+        } = &self.fault;
+        let made = |kind: &Kind| match kind {
+            _ if self.shape == Shape::NoBytes => false,
             Kind::Rdma => self.policy != Policy::Http,
             Kind::Http => self.policy != Policy::RequireRdma,
-            _ => self.into == Destination::Leased && self.shape.is_whole(),
+            _ => self.begins_with_head(),
         };
-        self.fault.rules.iter().any(hits)
+        let shown = |kind: &Kind| !needs_bytes.contains(kind) || self.shape.delivered().1 > 0;
+        let shows = |(kind, _): &(Kind, Action)| made(kind) && shown(kind);
+        rules.is_empty() || rules.iter().any(shows)
     }
 
     /// Whether a HEAD comes first, since nothing says how much memory is needed.
@@ -233,12 +240,18 @@ impl Case {
         })
     }
 
+    fn first(&self) -> Option<Rule> {
+        let action = self.fault.first.clone()?;
+        let rule = Rule::new(action).only(Kind::Rdma);
+        Some(rule.key(&self.key).count(1))
+    }
+
     /// Whether its memory is gone for good once it is in doubt.
     pub fn is_lost_in_doubt(&self) -> bool {
         self.fault.unconfirmed && self.into == Destination::Fixed
     }
 
-    /// The GET; with its buffer, where it has one, filled with [`PATTERN`]. Tells the buffer's slot.
+    /// The GET; with its buffer, where it has one, filled with a pattern. Tells the buffer's slot.
     pub fn get(&self, engine: &Engine) -> (Get, Option<SlotId>) {
         let mut get = Get::new("bench", &*self.key).policy(self.policy);
         if let Some((offset, len)) = self.shape.range() {
@@ -268,29 +281,20 @@ impl Case {
     }
 }
 
-/// Fills a buffer with [`PATTERN`].
-pub fn fill(buffer: &mut Buffer) {
-    buffer.as_mut_slice().expect("host memory").fill(PATTERN);
-}
-
-/// Whether all bytes are [`PATTERN`].
-pub fn is_untouched(bytes: &[u8]) -> bool {
-    bytes.iter().all(|&byte| byte == PATTERN)
-}
-
 /// The simulator's script for some cases: what goes wrong, after tripwires for requests that a policy forbids.
 pub fn script(cases: &[Case]) -> Vec<Rule> {
-    let mut rules = Vec::new();
-    for case in cases {
-        let own = case.tripwire().into_iter().chain(case.rules());
-        for rule in own {
-            // Rules without a count serve many cases.
-            if !rules.contains(&rule) {
-                rules.push(rule);
-            }
+    // The first rule that matches decides, so the narrow ones come first.
+    let tripwires = cases.iter().flat_map(Case::tripwire);
+    let firsts = cases.iter().flat_map(Case::first);
+    let faults = cases.iter().flat_map(Case::rules);
+    let mut script = Vec::new();
+    for rule in tripwires.chain(firsts).chain(faults) {
+        // Rules without a count serve many cases.
+        if !script.contains(&rule) {
+            script.push(rule);
         }
     }
-    rules
+    script
 }
 
 /// Says size, policy and timing, for the simulator and its rules; and the rest, so that no two cases share one.

@@ -6,9 +6,10 @@ use s3engine::{Buffer, BytesByPath, Completion, Flags, Path, Policy, Reason};
 use s3engine_pool::SlotId;
 use s3sim::content;
 
-use super::case::{Case, Destination, FORBIDDEN, Shape, is_untouched};
+use super::case::{Case, Destination, FORBIDDEN, Shape};
 use super::expect::{Carried, Doubt, End, Expected};
 use crate::assert_invariants;
+use crate::watch::is_untouched;
 
 /// What a case came to.
 pub struct Seen {
@@ -132,9 +133,9 @@ fn counts(case: &Case, carried: Option<Carried>, end: &Facts) -> bool {
     by_path.cache == 0
         && match carried {
             None => (rdma, http) == (0, 0),
-            Some(Carried::ByRdma) => (rdma, http) == (all, 0),
-            Some(Carried::ByHttp) => (rdma, http) == (0, all),
-            Some(Carried::ByBoth) => rdma > 0 && http > 0 && rdma + http == all,
+            Some(Carried::Rdma) => (rdma, http) == (all, 0),
+            Some(Carried::Http) => (rdma, http) == (0, all),
+            Some(Carried::Both) => rdma > 0 && http > 0 && rdma + http == all,
         }
 }
 
@@ -146,7 +147,7 @@ fn flags(case: &Case, expected: &Expected, seen: &Seen) -> Flags {
     flags.set(Flags::REG_FAILED, registration);
     if let End::Bytes(path, _, carried) = expected.end {
         let intended = path == Path::Http && expected.fallback.is_none();
-        let unseen = carried != Carried::ByHttp && case.shape.delivered().1 > 0;
+        let unseen = carried != Carried::Http && case.shape.delivered().1 > 0;
         flags.set(Flags::FELL_BACK, expected.fallback.is_some());
         flags.set(Flags::HTTP_INTENDED, intended);
         flags.set(Flags::NOT_VERIFIED, unseen);

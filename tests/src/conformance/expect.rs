@@ -36,11 +36,11 @@ pub enum End {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carried {
     /// RDMA all of them.
-    ByRdma,
+    Rdma,
     /// HTTP all of them.
-    ByHttp,
+    Http,
     /// Each some.
-    ByBoth,
+    Both,
 }
 
 /// Whether a remote may have been left writing.
@@ -114,7 +114,7 @@ fn answered_by_rdma(case: &Case, hit: Option<(Answer, When)>) -> Vec<Expected> {
     let required = case.policy == Policy::RequireRdma;
     let delivered = || match case.shape.is_refused() {
         true => End::Failure(Reason::HttpError),
-        false => End::Bytes(Path::Rdma, Reason::Ok, Carried::ByRdma),
+        false => End::Bytes(Path::Rdma, Reason::Ok, Carried::Rdma),
     };
     match hit {
         None | Some((Answer::Honest, _)) => vec![Expected::clean(delivered())],
@@ -125,8 +125,8 @@ fn answered_by_rdma(case: &Case, hit: Option<(Answer, When)>) -> Vec<Expected> {
             failures(&[reason])
         }
         Some((Answer::Declined(reason) | Answer::FabricFailed(reason), when)) => {
-            let http = by_http(case, Why::Declined(reason, Carried::ByHttp));
-            let both = by_http(case, Why::Declined(reason, Carried::ByBoth));
+            let http = by_http(case, Why::Declined(reason, Carried::Http));
+            let both = by_http(case, Why::Declined(reason, Carried::Both));
             match when {
                 When::Later if case.shape.is_of_parts() => both,
                 // What the first part comes to may decide for all of them.
@@ -181,12 +181,12 @@ enum Why {
 }
 
 fn fallen_back(case: &Case, reason: Reason) -> Vec<Expected> {
-    by_http(case, Why::Declined(reason, Carried::ByHttp))
+    by_http(case, Why::Declined(reason, Carried::Http))
 }
 
 fn by_http(case: &Case, why: Why) -> Vec<Expected> {
     let (reason, carried) = match why {
-        Why::Intended(reason) | Why::Doubted(reason) => (reason, Carried::ByHttp),
+        Why::Intended(reason) | Why::Doubted(reason) => (reason, Carried::Http),
         Why::Declined(reason, carried) => (reason, carried),
     };
     let with = |end| Expected {

@@ -63,7 +63,9 @@ pub struct Fault {
     pub name: &'static str,
     /// What the server does to which requests.
     pub rules: Vec<(Kind, Action)>,
-    /// What a request with a token comes to.
+    /// What it does to the first request with a token, if that is something else.
+    pub first: Option<Action>,
+    /// What a request with a token comes to: the first one.
     pub rdma: Answer,
     /// What a plain GET comes to.
     pub http: Answer,
@@ -89,6 +91,7 @@ impl Fault {
         Self {
             name,
             rules: Vec::new(),
+            first: None,
             rdma: Answer::Honest,
             http: Answer::Honest,
             head: Answer::Honest,
@@ -255,6 +258,15 @@ pub fn refusals_of_rdma() -> Vec<Fault> {
         Fault::of("rdma-transfer-failed")
             .rdma(Action::RdmaTransferFailed, Answer::FabricFailed(RdmaError))
             .needs_bytes(),
+        Fault {
+            first: Some(Action::DeclineWithBody),
+            ..fault(
+                "declined, then ignored",
+                Action::IgnoreToken,
+                ServerDeclined,
+            )
+            .always()
+        },
         Fault::of("claim-without-writing")
             .rdma(Action::ClaimWithoutWriting, Answer::Honest)
             .lies(),
