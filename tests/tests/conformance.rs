@@ -2,10 +2,12 @@
 //! `s3engine_tests::conformance`. Each host is one line.
 
 use s3engine_tests::conformance;
-use s3engine_tests::conformance::Embedded;
+use s3engine_tests::conformance::{Embedded, Served};
 
 conformance!(embedded_loopback => Embedded::with_loopback());
 conformance!(embedded_without_fabric => Embedded::without_fabric());
+conformance!(served_loopback => Served::with_loopback());
+conformance!(served_without_fabric => Served::without_fabric());
 
 #[test]
 fn a_fabric_that_is_off_or_broken_is_told_from_one_that_is_not_there() {

@@ -4,7 +4,8 @@ use std::any::Any;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use s3engine::{Engine, Limits, PoolOptions, Rdma, Timeouts};
+use s3engine::service::{Caps, Service, ServiceOptions};
+use s3engine::{ConnectOptions, Engine, Limits, PoolOptions, Rdma, Timeouts};
 use s3sim::{Sim, SimOptions};
 use tempfile::TempDir;
 
@@ -210,6 +211,61 @@ impl Host for Embedded {
         Some(Running {
             engine: builder.build().expect("the engine starts"),
             keep: Box::new(()),
+        })
+    }
+}
+
+/// A client of the host service, which has such an engine.
+pub struct Served {
+    name: &'static str,
+    engine: Embedded,
+}
+
+impl Served {
+    /// By a service with the loopback fabric.
+    pub fn with_loopback() -> Self {
+        Self {
+            name: "served loopback",
+            engine: Embedded::with_loopback(),
+        }
+    }
+
+    /// By a service that has no fabric.
+    pub fn without_fabric() -> Self {
+        Self {
+            name: "served without a fabric",
+            engine: Embedded::without_fabric(),
+        }
+    }
+}
+
+impl Host for Served {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn fabric(&self) -> FabricIs {
+        self.engine.fabric()
+    }
+
+    fn start(&self, site: &Site) -> Option<Running> {
+        let owner = self.engine.start(site)?;
+        let socket = site.folder().join("service").join("s3engine.sock");
+        let options = ServiceOptions {
+            socket: socket.clone(),
+            endpoints: vec![("main".to_owned(), owner.engine.clone())],
+            allow: Vec::new(),
+            rules: Vec::new(),
+            caps: Caps {
+                slab_bytes: 4 << 20,
+                ..Caps::default()
+            },
+        };
+        let service = Service::start(options).expect("the service starts");
+        let client = Engine::connect(&socket, ConnectOptions::default());
+        Some(Running {
+            engine: client.expect("the service is there"),
+            keep: Box::new((service, owner.keep)),
         })
     }
 }

@@ -23,7 +23,9 @@ mod fault;
 mod host;
 mod session;
 
-pub use host::{Embedded, FabricIs, Host, LATE, PART, Running, SILENCE, Site, THRESHOLD, Tempo};
+pub use host::{
+    Embedded, FabricIs, Host, LATE, PART, Running, SILENCE, Served, Site, THRESHOLD, Tempo,
+};
 pub use session::{Session, Tally};
 
 use s3sim::Kind;
