@@ -1,8 +1,10 @@
 //! The owner's side of clients: whose slabs are whose, how they end, and within which bounds.
 
 use std::os::fd::AsFd;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use books::{Books, block_on, client, pool_with, wait_until};
@@ -179,21 +181,28 @@ fn the_end_of_a_clients_last_handle_retires_it() {
 }
 
 #[test]
-fn who_waits_for_memory_hears_that_its_client_was_retired() {
-    let host = pool(4 * MIB);
-    let a = client(&host, "a");
-    let all = alloc(&host, 4 * MIB);
-    let waiting = a.clone();
-    let waiter = std::thread::spawn(move || {
-        waiting
-            .alloc(1, Memory::Host, Duration::from_secs(60))
-            .map(drop)
-    });
-    std::thread::sleep(Duration::from_millis(20));
+fn who_waits_for_memory_hears_at_once_what_may_have_brought_it() {
+    let host = pool(16 * MIB);
+    let (a, b) = (client(&host, "a"), client(&host, "b"));
+    let held = a.alloc_many(2, MIB, Memory::Host).unwrap();
+    let (mut of_a, mut of_b) = (pin!(a.changed()), pin!(b.changed()));
+    assert!(!is_ready(&mut of_a) && !is_ready(&mut of_b));
+    let mut held = held.into_iter();
+    drop(held.next());
+    assert!(is_ready(&mut of_a), "a lease of its own ended");
+    assert!(!is_ready(&mut of_b), "a's slab is not idle");
+    drop(held.next());
+    assert!(is_ready(&mut of_b), "a's slab is idle, and may make room");
+    let (mut of_a, of_b) = (pin!(a.changed()), pin!(b.changed()));
     a.retire();
-    let heard = waiter.join().unwrap();
-    assert!(matches!(heard, Err(PoolError::Retired { .. })), "{heard:?}");
-    drop(all);
+    assert!(is_ready(&mut of_a), "it gets nothing any more");
+    block_on(of_b);
+    assert_eq!(host.stats().mapped, 0, "a's slab is gone");
+}
+
+fn is_ready<F: Future>(future: &mut Pin<&mut F>) -> bool {
+    let mut context = Context::from_waker(Waker::noop());
+    future.as_mut().poll(&mut context).is_ready()
 }
 
 #[test]
