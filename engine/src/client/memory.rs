@@ -81,7 +81,7 @@ impl Holdings {
         if let (Some(slab), Some(fd)) = (slab, fds.first()) {
             self.import(slab, fd.as_fd())?;
         }
-        self.adopt(slot.into(), Place { offset, len, align })
+        self.adopt(slot.into(), offset, len, align)
     }
 
     fn kept(self: &Arc<Self>, len: u64, align: u64) -> Option<Result<Buffer, PoolError>> {
@@ -122,8 +122,15 @@ impl Holdings {
         Ok(())
     }
 
-    /// Takes a slot over that the service has leased to this process.
-    fn adopt(self: &Arc<Self>, slot: SlotId, place: Place) -> Result<Buffer, PoolError> {
+    /// Takes a slot over that the service has leased to this process, or hands back.
+    pub(super) fn adopt(
+        self: &Arc<Self>,
+        slot: SlotId,
+        offset: u64,
+        len: u64,
+        align: u64,
+    ) -> Result<Buffer, PoolError> {
+        let place = Place { offset, len, align };
         let mut state = self.lock();
         if state.leased.insert(slot, place).is_none() {
             state.leased_bytes += place.len;
@@ -157,17 +164,6 @@ impl Holdings {
         }
         let slab = self.lock().slabs.get(&id).cloned();
         slab.ok_or(PoolError::UnknownSlab { slab: id })
-    }
-
-    /// Takes a slot over that a completion hands back.
-    pub(super) fn adopt_moved(
-        self: &Arc<Self>,
-        slot: SlotId,
-        offset: u64,
-        len: u64,
-        align: u64,
-    ) -> Result<Buffer, PoolError> {
-        self.adopt(slot, Place { offset, len, align })
     }
 
     /// The service answers for the slot now.

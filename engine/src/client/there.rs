@@ -20,8 +20,8 @@ pub(super) struct There {
     holdings: Arc<Holdings>,
     pool: Pool,
     bell: Arc<SocketBell>,
-    /// What was handed over and not come back.
-    held: HashMap<SlotId, Buffer>,
+    /// Alignment of what was handed over and has not come back.
+    given: HashMap<SlotId, u64>,
     lost: Cell<bool>,
 }
 
@@ -31,14 +31,8 @@ impl There {
             holdings,
             pool,
             bell: Arc::new(bell),
-            held: HashMap::new(),
+            given: HashMap::new(),
             lost: Cell::new(false),
-        }
-    }
-
-    fn surrender_all(&mut self) {
-        for (_, buffer) in self.held.drain() {
-            self.holdings.surrender(buffer);
         }
     }
 }
@@ -49,7 +43,9 @@ impl Far for There {
     }
 
     fn put(&mut self, buffer: Buffer) {
-        self.held.insert(buffer.slot(), buffer);
+        self.given.insert(buffer.slot(), buffer.align());
+        // The service answers for the slot from here on: it may lease it anew before its completion is heard here.
+        self.holdings.surrender(buffer);
     }
 
     fn take(
@@ -57,21 +53,15 @@ impl Far for There {
         given: Option<SlotId>,
         detail: &Detail,
     ) -> Result<Option<Buffer>, ErrorKind> {
-        let held = given.and_then(|given| self.held.remove(&given));
-        let back = wire::slot_back(detail);
-        let align = match held {
-            Some(held) if back == Some(held.slot()) => return Ok(Some(held)),
-            // Another one comes, or none: a remote may still write to this one.
-            Some(held) => {
-                let align = held.align();
-                self.holdings.surrender(held);
-                align
-            }
-            None => ALIGN,
+        let align = given.and_then(|given| self.given.remove(&given));
+        let Some(back) = wire::slot_back(detail) else {
+            return Ok(None);
         };
-        let Some(back) = back else { return Ok(None) };
         let (offset, len) = (detail.slot_at, detail.slot_len);
-        match self.holdings.adopt_moved(back, offset, len, align) {
+        match self
+            .holdings
+            .adopt(back, offset, len, align.unwrap_or(ALIGN))
+        {
             Ok(buffer) => Ok(Some(buffer)),
             Err(error) => Err(ErrorKind::Service(error.to_string())),
         }
@@ -99,7 +89,6 @@ impl Far for There {
 
     fn close(&mut self) {
         // The service cancels and frees what was handed over when it sees the bell's end.
-        self.surrender_all();
     }
 
     fn leave(self: Box<Self>) {
