@@ -114,9 +114,14 @@ impl Home for Inner {
         let tenant = Arc::clone(&self.core.tenant);
         let (of_link, ends) = (Arc::clone(&link), closed.clone());
         let served = ServedQueue::new(service, entries, of_link, ends, tenant);
-        self.core
-            .workers
-            .spawn(Box::new(move |lane| Box::pin(served.run(lane))));
+        self.core.workers.spawn(Box::new(move |lane| {
+            Box::pin(async move {
+                // Never so: this process keeps to the rules.
+                if let Err(ended) = served.run(lane).await {
+                    tracing::error!(%ended, "a queue was ended");
+                }
+            })
+        }));
         Ok((client, Box::new(Here { link, closed })))
     }
 

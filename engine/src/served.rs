@@ -80,16 +80,10 @@ impl ServedQueue {
         }
     }
 
-    /// Serves the queue until it is closed, or breaks the rules.
-    pub(crate) async fn run(mut self, lane: Rc<Lane>) {
-        if let Err(ended) = self.serve(&lane).await {
-            tracing::warn!(%ended, "a queue was ended");
-        }
-    }
-
-    async fn serve(&mut self, lane: &Rc<Lane>) -> Result<(), Ended> {
+    /// Serves the queue until it is closed. An error says which rule its client broke.
+    pub(crate) async fn run(mut self, lane: Rc<Lane>) -> Result<(), Ended> {
         loop {
-            let more = self.take(lane)?;
+            let more = self.take(&lane)?;
             while let Ok(completion) = self.completions.try_recv() {
                 self.tell(completion)?;
             }

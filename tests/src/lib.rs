@@ -11,6 +11,8 @@
 //! - `moto`: a second independent server, where Python has it.
 //! - `listing`: names, page by page.
 //! - `http_faults`: everything that HTTP can do wrong.
+//! - `service`, `processes`, `hostile`: clients of a host service: honest ones, ones that are killed or stopped, ones
+//!   that break the rules.
 //! - `invariants`: any fault under any policy, in any order.
 //! - `metrics`: what is counted.
 //! - `conformance`: every policy with every fault, shape and destination, for every host.
@@ -22,6 +24,7 @@ mod failing_fabric;
 mod invariants;
 mod listed;
 mod rig;
+mod service_rig;
 mod watch;
 
 pub use canned::{canned_server, echoing_server};
@@ -29,4 +32,5 @@ pub use failing_fabric::{FailingFabric, Failure};
 pub use invariants::assert_invariants;
 pub use listed::keys_and_prefixes;
 pub use rig::{PATIENCE, Rig, block_on, credentials, drain, loopback, quick_builder, wait_until};
+pub use service_rig::ServiceRig;
 pub use watch::FreeMemory;

@@ -1,71 +1,19 @@
 //! Clients of a host service. They run in the service's own process here, over the same sockets and mappings as
 //! they would in another one; `processes` has those.
 
-use std::path::PathBuf;
-
-use s3engine::service::{Caps, Service, ServiceError, ServiceOptions};
+use s3engine::service::{Service, ServiceError};
 use s3engine::{
     ConnectError, ConnectOptions, Engine, Get, ListQuery, Memory, Path, Policy, QueueOptions,
     Reason,
 };
-use s3engine_tests::{PATIENCE, Rig, assert_invariants, block_on, drain, wait_until};
+use s3engine_tests::{PATIENCE, Rig, ServiceRig, assert_invariants, block_on, drain, wait_until};
 use s3sim::{Action, Kind, content};
 
 const KEY: &str = "300KiB-served";
 
-struct Host {
-    service: Option<Service>,
-    rig: Rig,
-    folder: tempfile::TempDir,
-}
-
-impl Host {
-    fn new() -> Self {
-        Self::with(Rig::new([]), |_| {})
-    }
-
-    fn with(rig: Rig, shape: impl FnOnce(&mut ServiceOptions)) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let mut host = Self {
-            service: None,
-            rig,
-            folder,
-        };
-        let mut options = host.options();
-        shape(&mut options);
-        host.service = Some(Service::start(options).unwrap());
-        host
-    }
-
-    fn options(&self) -> ServiceOptions {
-        ServiceOptions {
-            socket: self.socket(),
-            endpoints: vec![("main".to_owned(), self.rig.engine.clone())],
-            allow: Vec::new(),
-            rules: Vec::new(),
-            caps: Caps {
-                slab_bytes: 4 << 20,
-                ..Caps::default()
-            },
-        }
-    }
-
-    fn socket(&self) -> PathBuf {
-        self.folder.path().join("s3engine").join("s3engine.sock")
-    }
-
-    fn client(&self) -> Engine {
-        Engine::connect(&self.socket(), ConnectOptions::default()).unwrap()
-    }
-
-    fn service(&self) -> &Service {
-        self.service.as_ref().unwrap()
-    }
-}
-
 #[test]
 fn a_client_gets_what_an_embedded_engine_gets() {
-    let host = Host::new();
+    let host = ServiceRig::new();
     let client = host.client();
     assert!(client.is_connected());
     let mut queue = client.queue(QueueOptions::default());
@@ -107,7 +55,7 @@ fn a_client_gets_what_an_embedded_engine_gets() {
 
 #[test]
 fn heads_lists_and_opened_objects_go_through_the_service() {
-    let host = Host::new();
+    let host = ServiceRig::new();
     let client = host.client();
     let info = block_on(client.head("bench", KEY)).unwrap();
     assert_eq!(info.size, Some(300 << 10));
@@ -131,7 +79,7 @@ fn a_service_that_ends_loses_its_clients_and_the_next_one_serves_them() {
     let slow = s3sim::Rule::new(Action::AnswerLate { ms: 3000 })
         .only(Kind::Http)
         .key("*slow");
-    let mut host = Host::with(Rig::new([slow]), |_| {});
+    let mut host = ServiceRig::with(Rig::new([slow]), |_| {});
     let client = host.client();
     let mut queue = client.queue(QueueOptions::default());
     let buffer = client.pool().try_alloc(1 << 20, Memory::Host).unwrap();
@@ -178,7 +126,7 @@ fn a_service_that_ends_loses_its_clients_and_the_next_one_serves_them() {
 
 #[test]
 fn a_second_service_at_the_same_socket_is_refused_and_a_dead_ones_socket_is_replaced() {
-    let mut host = Host::new();
+    let mut host = ServiceRig::new();
     let second = Service::start(host.options());
     assert!(matches!(second, Err(ServiceError::Runs { .. })));
     assert!(
@@ -202,7 +150,7 @@ fn nobody_serves_is_an_error_of_its_own() {
 
 #[test]
 fn an_endpoint_that_is_not_served_is_refused_with_the_names_there_are() {
-    let host = Host::new();
+    let host = ServiceRig::new();
     let options = ConnectOptions {
         endpoint: Some("other".to_owned()),
         ..ConnectOptions::default()
@@ -213,7 +161,7 @@ fn an_endpoint_that_is_not_served_is_refused_with_the_names_there_are() {
 
 #[test]
 fn no_memory_of_one_client_is_ever_anothers() {
-    let host = Host::new();
+    let host = ServiceRig::new();
     let (one, other) = (host.client(), host.client());
     let buffers: Vec<_> = [&one, &other, &one, &other]
         .into_iter()
@@ -236,7 +184,7 @@ fn no_memory_of_one_client_is_ever_anothers() {
 
 #[test]
 fn sessions_and_queues_are_capped() {
-    let host = Host::with(Rig::new([]), |options| {
+    let host = ServiceRig::with(Rig::new([]), |options| {
         options.caps.sessions = 2;
         options.caps.queues = 1;
     });
@@ -257,7 +205,7 @@ fn sessions_and_queues_are_capped() {
 #[test]
 fn a_service_that_drains_ends_what_is_under_way_first() {
     let late = s3sim::Rule::new(Action::AnswerLate { ms: 300 }).only(Kind::Http);
-    let host = Host::with(Rig::new([late]), |_| {});
+    let host = ServiceRig::with(Rig::new([late]), |_| {});
     let client = host.client();
     let mut queue = client.queue(QueueOptions::default());
     queue

@@ -15,6 +15,9 @@ use tokio::net::UnixListener;
 use super::peer::Peer;
 use super::{Host, ServiceError, session};
 
+/// Connections at once beyond the sessions that there may be.
+const UNKNOWN: usize = 64;
+
 /// Held as long as the service lives. The kernel lets go of it, however the process ends.
 pub(super) struct Lock(#[allow(dead_code, reason = "held, not read")] File);
 
@@ -94,6 +97,8 @@ pub(super) async fn run(host: Arc<Host>, socket: StdListener) {
             () = host.stop.cancelled() => break,
         };
         match accepted {
+            // More than sessions there may be: those that have not said yet who they are.
+            Ok(_) if host.tasks.len() >= host.caps.sessions.saturating_add(UNKNOWN) => {}
             Ok((socket, _)) => {
                 let peer = Peer::of(&socket);
                 match peer {

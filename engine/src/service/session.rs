@@ -539,7 +539,9 @@ impl Session {
         self.inner.core.workers.spawn(Box::new(move |lane| {
             Box::pin(async move {
                 tokio::select! {
-                    () = served.run(lane) => {}
+                    served = served.run(lane) => if let Err(broken) = served {
+                        facts.end(&broken.to_string());
+                    },
                     () = hear_bell(near, link) => closed.cancel(),
                 }
                 facts.queues.fetch_sub(1, Ordering::Relaxed);
