@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use s3engine::{ErrorKind, Get, Memory, Path, Policy, PoolError, Reason};
-use s3engine_tests::{PATIENCE, Rig, block_on};
+use s3engine_tests::{PATIENCE, Rig, ServiceRig, block_on};
 use s3sim::{Action, Kind, Rule, content};
 
 const KEY: &str = "300KiB-fork";
@@ -100,6 +100,47 @@ fn every_handle_in_a_child_returns_an_error_at_once_and_the_parent_goes_on() {
     assert_parent_works(&rig);
     drop((buffer, queue, parents));
     rig.assert_drains();
+}
+
+#[test]
+fn a_clients_handles_in_a_child_return_errors_and_the_child_can_attach_by_itself() {
+    let host = ServiceRig::new();
+    let client = host.client();
+    let mut buffer = client.pool().try_alloc(SIZE, Memory::Host).unwrap();
+    buffer.as_mut_slice().unwrap().fill(0x55);
+    let mut queue = client.queue(Default::default());
+    queue.push(Get::new("bench", KEY)).unwrap();
+    queue.submit();
+    let future = client.get(Get::new("bench", KEY));
+    let mut inherited = Some((buffer, queue, future));
+    let parents = client.clone();
+    let ended = in_child(|| {
+        let (mut buffer, mut queue, future) = inherited.take().unwrap();
+        assert!(matches!(
+            parents.pool().try_alloc(1, Memory::Host),
+            Err(PoolError::Forked)
+        ));
+        assert!(buffer.as_mut_slice().is_none() && buffer.as_slice().is_none());
+        let lost = queue.next(PATIENCE).unwrap().unwrap();
+        assert_eq!(lost.reason(), Reason::ServiceLost);
+        queue.push(Get::new("bench", KEY).into(buffer)).unwrap();
+        queue.submit();
+        let lost = queue.next(PATIENCE).unwrap().unwrap();
+        assert!(lost.error().unwrap().to_string().contains("forked"));
+        assert_eq!(block_on(future).reason(), Reason::ServiceLost);
+        assert!(block_on(parents.head("bench", KEY)).is_err());
+        drop((lost, queue, parents.clone()));
+        let own = host.client();
+        let completion = block_on(own.get(Get::new("bench", KEY)));
+        content::verify(KEY, 0, 0, completion.data().unwrap()).unwrap();
+    });
+    assert!(ended, "the child did not come to its end");
+    let (buffer, mut queue, future) = inherited.unwrap();
+    assert!(buffer.as_slice().unwrap().iter().all(|byte| *byte == 0x55));
+    assert!(queue.next(PATIENCE).unwrap().unwrap().is_ok());
+    assert!(block_on(future).is_ok());
+    drop((buffer, queue, parents, client));
+    host.assert_drains();
 }
 
 #[test]

@@ -242,10 +242,13 @@ impl Opener for Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        // The parent's session goes on.
         if self.process.is_this() {
             let _ = self.socket.shutdown(Shutdown::Both);
+            return;
         }
+        // The parent's session goes on, and locks of its threads may be held here for ever.
+        let frames = self.frames.get_mut().unwrap_or_else(PoisonError::into_inner);
+        std::mem::forget(frames.take());
     }
 }
 
