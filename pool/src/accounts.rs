@@ -35,11 +35,7 @@ impl SlabState {
     }
 
     fn is_idle(&self) -> bool {
-        self.slots.leased_bytes() == 0 && matches!(self.status, Status::Active | Status::Spent)
-    }
-
-    fn is_spent(&self) -> bool {
-        matches!(self.status, Status::Spent)
+        self.slots.leased_bytes() == 0 && matches!(self.status, Status::Active)
     }
 
     fn sums(&self) -> Sums {
@@ -272,10 +268,7 @@ impl Accounts {
         for sums in found.sums {
             sums.leased -= freed.unwrap_or(0);
         }
-        match (
-            found.entry.is_idle(),
-            found.retired || found.entry.is_spent(),
-        ) {
+        match (found.entry.is_idle(), found.retired) {
             (false, _) => Released::Busy,
             (true, false) => Released::Idle,
             (true, true) => Released::Orphaned,
@@ -353,12 +346,11 @@ impl Accounts {
             .collect()
     }
 
-    /// Takes out the slabs that nobody uses and nobody will: those of retired clients, and those that are spent.
+    /// Takes out the slabs that nobody uses and nobody will: those of retired clients.
     pub(crate) fn take_orphans(&mut self) -> Vec<SlabState> {
         let orphans = |account: &Account| {
             let slabs = account.slabs.values();
-            let orphans =
-                slabs.filter(|entry| entry.is_idle() && (account.retired || entry.is_spent()));
+            let orphans = slabs.filter(|entry| entry.is_idle() && account.retired);
             orphans
                 .map(|entry| Arc::clone(&entry.slab))
                 .collect::<Vec<_>>()

@@ -25,9 +25,8 @@ pub struct ClientOptions {
     pub max_bytes: Option<u64>,
     /// Bytes of a slab. `None`: as the pool's.
     pub slab_bytes: Option<u64>,
-    /// Whether it may only read: for a client of another user. Its slabs are registered with every fabric when
-    /// they are made, and then sealed: who does not map them for writing by then never can, fabrics' peers
-    /// included. Only this process's mapping stays writable.
+    /// Whether it may only read: for a client of another user. It is given a descriptor for reading, and the mode
+    /// of the memory keeps its user from opening another.
     pub read_only: bool,
 }
 

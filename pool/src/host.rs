@@ -1,9 +1,9 @@
 //! Host memory as its owner makes it: a memfd that is reserved, populated, sealed, and exported by descriptor.
 
 use std::fs;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{FallocateFlags, MemfdFlags, Mode, SealFlags};
+use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::mm::Advice;
 
 use crate::memory::{MappedPages, Mapping, MemoryError, SLAB_ALIGN, refused};
@@ -56,28 +56,20 @@ impl HostMemory {
         let reserve = || rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, len);
         let populated = mapping.populate(|| reserve().and_then(|()| mapping.touch()));
         populated.map_err(refused("populating", len))?;
-        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW)
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
             .map_err(refused("sealing", len))?;
         let pages = MappedPages::of(&mapping);
         Ok(Self { fd, mapping, pages })
     }
 
-    /// Adds the last seals; none can be added from here on.
-    pub(crate) fn seal(&self) -> Result<(), MemoryError> {
-        rustix::fs::fcntl_add_seals(&self.fd, SealFlags::SEAL)
-            .map_err(refused("sealing", self.mapping.len()))
-    }
-
-    /// The same, and nobody who does not map it for writing by now ever can: not by another mapping or
-    /// descriptor, nor by punching holes. The mode keeps other users from opening it anew at all for writing.
-    pub(crate) fn seal_read_only(&self) -> Result<(), MemoryError> {
+    /// Keeps every other user from opening it anew, for writing or at all: who has a descriptor for reading can
+    /// only read. A seal against writing would keep out fabrics' peers too, who map memory when they first use it.
+    pub(crate) fn close_to_others(&self) -> Result<(), MemoryError> {
         let len = self.mapping.len();
-        rustix::fs::fcntl_add_seals(&self.fd, SealFlags::FUTURE_WRITE | SealFlags::SEAL)
-            .map_err(refused("sealing against writing", len))?;
         rustix::fs::fchmod(&self.fd, Mode::RUSR).map_err(refused("fchmod", len))
     }
 
-    /// Frees the pages, whoever still maps them. Impossible once sealed against writing.
+    /// Frees the pages, whoever still maps them.
     pub(crate) fn discard(&self) -> Result<(), MemoryError> {
         let len = self.mapping.len();
         let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
@@ -85,8 +77,15 @@ impl HostMemory {
     }
 
     /// A descriptor to hand to another process.
-    pub(crate) fn export(&self) -> Result<OwnedFd, MemoryError> {
+    pub(crate) fn export(&self, read_only: bool) -> Result<OwnedFd, MemoryError> {
         let len = self.mapping.len();
+        if read_only {
+            // Another description of the same memory: the mode of this one does not change.
+            let path = format!("/proc/self/fd/{}", self.fd.as_raw_fd());
+            let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+            return rustix::fs::open(path, flags, Mode::empty())
+                .map_err(refused("opening for reading", len));
+        }
         rustix::io::fcntl_dupfd_cloexec(&self.fd, 0).map_err(refused("duplicating the fd", len))
     }
 
@@ -120,7 +119,6 @@ mod tests {
     #[test]
     fn created_memory_is_aligned_populated_and_sealed() {
         let memory = HostMemory::create(4 * MIB, HugePages::Auto).unwrap();
-        memory.seal().unwrap();
         assert!(memory.mapping().address().is_multiple_of(SLAB_ALIGN));
         let seals = rustix::fs::fcntl_get_seals(memory.fd()).unwrap();
         assert!(seals.contains(SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL));
@@ -141,17 +139,19 @@ mod tests {
     }
 
     #[test]
-    fn who_mapped_memory_before_it_was_sealed_read_only_still_writes_and_nobody_after() {
+    fn a_descriptor_for_reading_writes_nothing_while_peers_still_map_the_memory() {
         let memory = HostMemory::create(2 * MIB, HugePages::Never).unwrap();
-        let before = Mapping::import(memory.fd(), 2 * MIB).unwrap();
-        memory.seal_read_only().unwrap();
-        before.write(0, b"peer").unwrap();
-        memory.mapping().write(4, b"own").unwrap();
-        let mut seen = [0; 7];
-        memory.mapping().read(0, &mut seen).unwrap();
-        assert_eq!(&seen, b"peerown");
-        assert!(Mapping::import(memory.fd(), 2 * MIB).is_err());
-        assert!(memory.discard().is_err());
+        memory.close_to_others().unwrap();
+        let reader = memory.export(true).unwrap();
+        assert!(Mapping::import(reader.as_fd(), 2 * MIB).is_err());
+        assert!(rustix::io::pwrite(&reader, b"x", 0).is_err());
+        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        assert!(rustix::fs::fallocate(&reader, punch, 0, 4096).is_err());
+        let peer = Mapping::import(memory.fd(), 2 * MIB).unwrap();
+        peer.write(0, b"peer").unwrap();
+        let mut seen = [0; 4];
+        rustix::io::pread(&reader, &mut seen, 0).unwrap();
+        assert_eq!(&seen, b"peer");
     }
 
     #[test]

@@ -76,9 +76,8 @@ pub enum UnregisteredWhy {
     /// The slab is being revoked; after that it can be used again, or is gone.
     #[error("slab {} is being revoked", .0.0)]
     Draining(SlabId),
-    /// The slab's revocation was not confirmed, or it is sealed and was revoked: nothing is registered in it any
-    /// more.
-    #[error("slab {} was given up: after its revocation nothing is registered in it", .0.0)]
+    /// The slab's revocation was not confirmed: nothing is registered in it any more.
+    #[error("slab {} was given up: its revocation was not confirmed", .0.0)]
     GivenUp(SlabId),
 }
 

@@ -2,8 +2,7 @@
 //!
 //! A slab with such slots takes no new work. When its tokens are in (or `quarantine_max` has passed, or too
 //! many bytes wait), its registrations are revoked; once that is confirmed the slots are free and the slab
-//! works again. Unconfirmed, the slab is given up: its memory is never leased again; nor is that of a slab
-//! sealed against writing, which is registered only once.
+//! works again. Unconfirmed, the slab is given up: its memory is never leased again.
 
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -33,8 +32,6 @@ pub(crate) enum Status {
     Draining(Instant),
     /// Its registrations are being revoked.
     Revoking,
-    /// Sealed against writing, and revoked: peers could not map it anew, so it goes with its last lease.
-    Spent,
 }
 
 impl Shared {
@@ -126,10 +123,7 @@ impl Shared {
             slab.ledger.give_up();
             accounts.remove(slab);
         } else if let Some(entry) = accounts.slab_mut(slab) {
-            if slab.client().read_only && entry.quarantined().is_empty() {
-                slab.ledger.give_up();
-                entry.status = Status::Spent;
-            } else if entry.quarantined().is_empty() {
+            if entry.quarantined().is_empty() {
                 slab.ledger.reopen();
                 entry.status = Status::Active;
             } else {

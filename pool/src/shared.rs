@@ -10,7 +10,7 @@ use crate::accounts::{Accounts, Released, SlabState};
 use crate::buffer::{Buffer, Lease, Place};
 use crate::client::{Client, ClientId, ClientOptions, Handle};
 use crate::host::HostMemory;
-use crate::ledger::{Counters, FabricId, RegistrationUse, UnregisteredWhy, segment_len};
+use crate::ledger::{Counters, FabricId, RegistrationUse, UnregisteredWhy};
 use crate::memory::Memory;
 use crate::options::{PoolError, PoolOptions};
 use crate::process::Process;
@@ -153,11 +153,7 @@ impl Shared {
         };
         let slab = Slab::host(SlabId::next(), memory, reserved);
         if client.read_only {
-            self.register_all(&slab);
-        }
-        if let Err(error) = slab.seal() {
-            let _ = self.revoke(&slab, self.revoke_deadline());
-            return Err(error.into());
+            slab.close_to_others()?;
         }
         tracing::debug!(
             slab = slab.id().0,
@@ -166,19 +162,6 @@ impl Shared {
             "slab made"
         );
         Ok(Arc::new(slab))
-    }
-
-    /// Registers all of a slab with every fabric that can. The ledger keeps why one cannot.
-    fn register_all(&self, slab: &Slab) {
-        for (nth, registrar) in self.fabrics.iter().enumerate() {
-            let step = segment_len(&**registrar);
-            let mut start = 0;
-            while start < slab.len() {
-                let len = step.min(slab.len() - start);
-                let _ = self.register(slab, FabricId(nth as u8), start, len);
-                start += len;
-            }
-        }
     }
 
     /// Revokes and unmaps slabs that were taken out of the accounts.

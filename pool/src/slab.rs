@@ -84,18 +84,17 @@ impl Slab {
         }
     }
 
-    /// Ends what can be changed about the memory, its size and for a client that only reads its contents.
-    pub(crate) fn seal(&self) -> Result<(), MemoryError> {
+    /// Keeps other users from opening the memory anew.
+    pub(crate) fn close_to_others(&self) -> Result<(), MemoryError> {
         match &self.backing {
-            Backing::Host(memory) if self.client().read_only => memory.seal_read_only(),
-            Backing::Host(memory) => memory.seal(),
+            Backing::Host(memory) => memory.close_to_others(),
         }
     }
 
     /// A descriptor to hand to the client's process.
     pub(crate) fn export(&self) -> Result<OwnedFd, MemoryError> {
         match &self.backing {
-            Backing::Host(memory) => memory.export(),
+            Backing::Host(memory) => memory.export(self.client().read_only),
         }
     }
 

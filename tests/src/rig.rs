@@ -1,6 +1,6 @@
 //! A simulator and an engine over it, for one test.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ pub struct Rig {
     pub engine: Engine,
     /// The server.
     pub sim: Sim,
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 impl Rig {
@@ -69,8 +69,18 @@ impl Rig {
         Self {
             engine,
             sim,
-            _folder: folder,
+            folder,
         }
+    }
+
+    /// Where the fabric's sockets are.
+    pub fn fabric_folder(&self) -> PathBuf {
+        self.folder.path().join("loopback")
+    }
+
+    /// A folder of the rig's own.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
     }
 
     /// Memory of the engine's pool.

@@ -1,12 +1,17 @@
 //! Clients of a host service in processes of their own: killed, stopped, forked, many.
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Instant;
 
 use rustix::process::{Pid, Signal, kill_process};
-use s3engine_tests::{PATIENCE, Rig, ServiceRig, wait_until};
-use s3sim::{Action, Rule};
+use s3engine::service::{Rule, Who};
+use s3engine::{ConnectOptions, Engine, Get, Memory, Policy, QueueOptions, Reason};
+use s3engine_tests::{PATIENCE, Rig, ServiceRig, block_on, wait_until};
+use s3sim::{Action, content};
 
 const KEY: &str = "300KiB-p";
 
@@ -17,13 +22,13 @@ struct Client {
 
 impl Client {
     fn new(host: &ServiceRig, what: &str, key: &str, count: Option<usize>) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_attached"))
-            .arg(host.socket())
-            .args([what, key])
-            .args(count.map(|count| count.to_string()))
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_attached"));
+        let count = count.map(|count| count.to_string());
+        Self::run(command.arg(host.socket()).args([what, key]).args(count))
+    }
+
+    fn run(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let out = BufReader::new(child.stdout.take().unwrap());
         Self { child, out }
     }
@@ -82,7 +87,7 @@ fn many_processes_are_one_rdma_client_with_one_registration_a_slab() {
 
 #[test]
 fn a_client_that_is_killed_at_any_moment_leaves_nothing_behind() {
-    let slow = Rule::new(Action::AnswerLate { ms: 50 }).probability(0.3, 7);
+    let slow = s3sim::Rule::new(Action::AnswerLate { ms: 50 }).probability(0.3, 7);
     let host = ServiceRig::with(Rig::new([slow]), |_| {});
     read_through(&host);
     let fds = || std::fs::read_dir("/proc/self/fd").unwrap().count();
@@ -144,5 +149,127 @@ fn a_client_that_takes_no_completions_holds_up_nobody() {
         read_through(&host);
     }
     drop(hoarder);
+    host.assert_drains();
+}
+
+/// A service in a process of its own, over the rig's simulator.
+fn owner(host: &ServiceRig, socket: &Path, fabric: &Path) -> Client {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_owner"));
+    let sim = &host.rig.sim;
+    command.arg(socket).arg(sim.url());
+    command
+        .args([sim.access_key(), sim.secret_key()])
+        .arg(fabric);
+    let mut owner = Client::run(command.stdin(Stdio::piped()));
+    assert_eq!(owner.line(), "serves");
+    owner
+}
+
+#[test]
+fn a_service_that_is_killed_at_any_moment_loses_its_clients_work_and_the_next_one_goes_on() {
+    let slow = s3sim::Rule::new(Action::AnswerLate { ms: 30 }).probability(0.5, 3);
+    let host = ServiceRig::with(Rig::new([slow]), |_| {});
+    let folder = tempfile::tempdir().unwrap();
+    let (socket, fabric) = (folder.path().join("s.sock"), folder.path().join("fabric"));
+    let mut service = owner(&host, &socket, &fabric);
+    let client = Engine::connect(&socket, ConnectOptions::default()).unwrap();
+    let mut queue = client.queue(QueueOptions { capacity: 32 });
+    for nth in 0..8 {
+        for round in 0..16 {
+            let get = Get::new("bench", KEY);
+            let get = match round % 2 {
+                0 => get,
+                _ => get.into(
+                    client
+                        .pool()
+                        .alloc(300 << 10, Memory::Host, PATIENCE)
+                        .unwrap(),
+                ),
+            };
+            queue.push(get).unwrap();
+        }
+        queue.submit();
+        std::thread::sleep(std::time::Duration::from_millis(nth * 9));
+        service.signal(Signal::KILL);
+        drop(service);
+        let mut ends = 0;
+        while let Some(end) = queue.next(PATIENCE).unwrap() {
+            match end.is_ok() {
+                // What had come before may be unreadable already: its memory died with the service.
+                true => assert!(
+                    end.data()
+                        .is_none_or(|data| { content::verify(KEY, 0, 0, data).is_ok() })
+                ),
+                false => assert_eq!(end.reason(), Reason::ServiceLost, "{end:?}"),
+            }
+            ends += 1;
+        }
+        assert_eq!(ends, 16);
+        service = owner(&host, &socket, &fabric);
+        let back = block_on(client.get(Get::new("bench", KEY)));
+        content::verify(KEY, 0, 0, back.data().unwrap()).unwrap();
+    }
+}
+
+#[test]
+fn each_embedded_engine_is_an_rdma_client_of_its_own() {
+    let host = ServiceRig::new();
+    let folders: Vec<_> = (0..3).map(|_| tempfile::tempdir().unwrap()).collect();
+    let services: Vec<_> = folders
+        .iter()
+        .map(|folder| {
+            let socket = folder.path().join("s.sock");
+            let service = owner(&host, &socket, &host.rig.fabric_folder());
+            (socket, service)
+        })
+        .collect();
+    for (socket, _) in &services {
+        let client = Engine::connect(socket, ConnectOptions::default()).unwrap();
+        let end = block_on(client.get(Get::new("bench", KEY).policy(Policy::RequireRdma)));
+        assert!(end.is_ok(), "{end:?}");
+    }
+    assert_eq!(host.rig.sim.counters().rdma_clients, 3);
+}
+
+/// A user that is neither this one nor the one who stands for nobody.
+const OTHER: u32 = 54321;
+
+#[test]
+fn another_user_is_refused_until_allowed_and_then_reads_only_what_a_rule_says() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can run a client as another user");
+        return;
+    }
+    let host = ServiceRig::new();
+    let program = host.rig.folder().join("attached");
+    std::fs::copy(env!("CARGO_BIN_EXE_attached"), &program).unwrap();
+    let open = |path: &Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    open(&program, 0o755);
+    open(host.rig.folder(), 0o711);
+    open(host.socket().parent().unwrap().parent().unwrap(), 0o711);
+    open(host.socket().parent().unwrap(), 0o711);
+    open(&host.socket(), 0o666);
+    let other = |key: &str| {
+        let mut command = Command::new(&program);
+        command.arg(host.socket()).args(["read", key, "3"]);
+        command.uid(OTHER).gid(OTHER).current_dir("/");
+        let mut client = Client::run(&mut command);
+        let said = client.line();
+        said == "done" && client.ended()
+    };
+    assert!(!other(KEY), "nobody allowed it");
+    let only = Rule {
+        who: Who::Uid(OTHER),
+        endpoint: None,
+        bucket: "bench".to_owned(),
+        prefix: "300KiB-".to_owned(),
+    };
+    host.service().reload(vec![Who::Uid(OTHER)], vec![only]);
+    assert!(other(KEY), "it may attach, and read this");
+    assert!(!other("100KiB-p"), "no rule says so");
+    host.service().reload(Vec::new(), Vec::new());
+    assert!(!other(KEY), "nor any more");
     host.assert_drains();
 }

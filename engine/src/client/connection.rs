@@ -247,7 +247,10 @@ impl Drop for Connection {
             return;
         }
         // The parent's session goes on, and locks of its threads may be held here for ever.
-        let frames = self.frames.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let frames = self
+            .frames
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
         std::mem::forget(frames.take());
     }
 }
