@@ -376,16 +376,22 @@ pub fn troubles_of_both() -> Vec<Fault> {
     ]
 }
 
-/// Servers that say nothing for longer than a brisk host waits.
-pub fn silences() -> Vec<Fault> {
-    let never = || Action::NeverAnswer;
-    let late = LATE.as_millis() as u64;
+/// Servers that say nothing to requests with tokens for longer than a brisk host waits.
+pub fn silences_of_rdma() -> Vec<Fault> {
+    let ms = LATE.as_millis() as u64;
     vec![
-        Fault::of("rdma never-answer").rdma(never(), TIMEOUT),
+        Fault::of("rdma never-answer").rdma(Action::NeverAnswer, TIMEOUT),
         Fault::of("rdma answer-late").rdma(answer_late(LATE), TIMEOUT),
         Fault::of("write-late")
-            .rdma(Action::WriteLate { ms: late }, TIMEOUT)
+            .rdma(Action::WriteLate { ms }, TIMEOUT)
             .needs_bytes(),
+    ]
+}
+
+/// The same, to HEAD and plain GETs.
+pub fn silences_of_http() -> Vec<Fault> {
+    let never = || Action::NeverAnswer;
+    vec![
         Fault::of("http never-answer").http(never(), Answer::Busy),
         Fault::of("http stall within")
             .http(stall(FEW, LATE), Answer::Busy)

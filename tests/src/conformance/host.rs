@@ -39,9 +39,9 @@ pub const PART: u64 = 64 << 10;
 /// Smaller GETs go by HTTP where the policy leaves the choice.
 pub const THRESHOLD: u64 = 8 << 10;
 /// How long a brisk host waits for an answer.
-pub const SILENCE: Duration = Duration::from_secs(1);
+pub const SILENCE: Duration = Duration::from_millis(1500);
 /// Longer than a brisk host waits, with room for a slow machine.
-pub const LATE: Duration = Duration::from_millis(2500);
+pub const LATE: Duration = Duration::from_millis(3500);
 
 /// A simulator, and what a host must know to serve GETs from it.
 pub struct Site {

@@ -28,7 +28,7 @@ pub use host::{
 };
 pub use session::{Session, Tally};
 
-use s3sim::Kind;
+use s3sim::{Action, Kind};
 
 use crate::Failure;
 use case::{Case, Shape};
@@ -62,8 +62,13 @@ macro_rules! conformance {
             }
 
             #[test]
-            fn silence_ends_in_time_and_late_writes_reach_nobody() {
-                $crate::conformance::silences(&$host);
+            fn silence_after_a_token_ends_in_time_and_late_writes_reach_nobody() {
+                $crate::conformance::silences_of_rdma(&$host);
+            }
+
+            #[test]
+            fn silence_ends_in_time() {
+                $crate::conformance::silences_of_http(&$host);
             }
 
             #[test]
@@ -86,30 +91,47 @@ macro_rules! conformance {
 
 /// What servers answer to tokens, short of delivering; and nothing at all going wrong.
 pub fn refusals_of_rdma(host: &dyn Host) {
-    let none = [Fault::none()].into_iter();
-    brisk(host, none.chain(fault::refusals_of_rdma()));
+    answered(
+        host,
+        [vec![Fault::none()], fault::refusals_of_rdma()].concat(),
+    );
 }
 
 /// What else happens to requests with tokens.
 pub fn troubles_of_rdma(host: &dyn Host) {
-    brisk(host, fault::troubles_of_rdma());
+    answered(host, fault::troubles_of_rdma());
 }
 
 /// What happens to plain GETs.
 pub fn troubles_of_http(host: &dyn Host) {
-    brisk(host, fault::troubles_of_http());
+    answered(host, fault::troubles_of_http());
 }
 
 /// What happens to HEAD, to every request, and by RDMA and HTTP one after the other.
 pub fn troubles_of_both(host: &dyn Host) {
-    brisk(host, fault::troubles_of_both());
+    answered(host, fault::troubles_of_both());
 }
 
-/// Servers that say nothing for longer than the host waits.
-pub fn silences(host: &dyn Host) {
+/// Servers that say nothing for longer than the host waits: to requests with tokens.
+pub fn silences_of_rdma(host: &dyn Host) {
+    silences(host, fault::silences_of_rdma());
+}
+
+/// The same, to HEAD and plain GETs.
+pub fn silences_of_http(host: &dyn Host) {
+    silences(host, fault::silences_of_http());
+}
+
+fn silences(host: &dyn Host, faults: Vec<Fault>) {
+    let Some(faults) = applicable(host, faults) else {
+        return;
+    };
     let mut session = open(host, Tempo::Brisk);
-    for fault in applicable(host, fault::silences()) {
-        session.run(&Case::all_of(&fault));
+    for fault in faults {
+        let mut cases = Case::all_of(&fault);
+        // Enough to show it. All wait at the same time, and honest requests among them must not wait for long.
+        cases.retain(|case| !matches!(case.shape, Shape::Range | Shape::Reaching | Shape::Beyond));
+        session.run(&cases);
     }
     session.finish();
 }
@@ -126,13 +148,13 @@ pub fn ended(host: &dyn Host) {
 /// Fabrics that register nothing, make no tokens or forged ones, or never confirm a revocation.
 pub fn failing_fabrics(host: &dyn Host) {
     for (failure, fault) in fault::failures_of_the_fabric() {
-        let Some(mut session) = Session::open(host, Tempo::Brisk, Some(failure)) else {
+        let Some(mut session) = Session::open(host, Tempo::Patient, Some(failure)) else {
             return;
         };
         session.run(&Case::all_of(&fault));
         session.finish();
     }
-    let unconfirmed = Session::open(host, Tempo::Brisk, Some(Failure::Revoke));
+    let unconfirmed = Session::open(host, Tempo::Patient, Some(Failure::Revoke));
     let Some(mut session) = unconfirmed else {
         return;
     };
@@ -147,18 +169,35 @@ pub fn failing_fabrics(host: &dyn Host) {
 
 /// A part of the matrix, with futures instead of a queue.
 pub fn awaited(host: &dyn Host) {
-    let mut session = open(host, Tempo::Brisk);
-    let faults = [
-        vec![Fault::none()],
-        fault::refusals_of_rdma(),
-        fault::troubles_of_both(),
-    ];
-    for fault in applicable(host, faults.concat()) {
+    let mut session = open(host, Tempo::Patient);
+    for fault in some_of_all(host) {
         let mut cases = Case::all_of(&fault);
         cases.retain(|case| case.when == When::Always && case.shape != Shape::Small);
         session.run_awaited(&cases);
     }
     session.finish();
+}
+
+/// What completions told of a part of the matrix with every path and many reasons, for a comparison with what
+/// was counted.
+pub fn told(host: &dyn Host) -> Tally {
+    let mut session = open(host, Tempo::Patient);
+    for fault in some_of_all(host) {
+        let mut cases = Case::all_of(&fault);
+        cases.retain(|case| case.when != When::Always || case.shape == Shape::Whole);
+        session.run(&cases);
+    }
+    session.finish()
+}
+
+/// Faults with every kind of end.
+fn some_of_all(host: &dyn Host) -> Vec<Fault> {
+    let faults = [
+        vec![Fault::none()],
+        fault::refusals_of_rdma(),
+        fault::troubles_of_both(),
+    ];
+    applicable(host, faults.concat()).unwrap_or_default()
 }
 
 /// Whether late writes are seen at all: what a fabric that only claims to revoke violates.
@@ -167,32 +206,18 @@ pub fn violations_of_false_revocation(host: &dyn Host) -> Vec<String> {
     let Some(mut session) = session else {
         return Vec::new();
     };
-    let late = fault::silences().into_iter().find(Fault::writes_late);
+    let late = fault::silences_of_rdma()
+        .into_iter()
+        .find(Fault::writes_late);
     session.run(&Case::all_of(&late.expect("there is one")));
     session.violations().to_vec()
 }
 
-/// What completions told of a part of the matrix with every path and many reasons, for a comparison with what
-/// was counted.
-pub fn told(host: &dyn Host) -> Tally {
-    let mut session = open(host, Tempo::Brisk);
-    let mut faults = vec![Fault::none()];
-    faults.extend(fault::refusals_of_rdma());
-    faults.extend(fault::troubles_of_both());
-    for fault in applicable(host, faults) {
-        let mut cases = Case::all_of(&fault);
-        cases.retain(|case| case.when != When::Always || matches!(case.shape, Shape::Whole));
-        session.run(&cases);
-    }
-    session.finish()
-}
-
-fn brisk(host: &dyn Host, faults: impl IntoIterator<Item = Fault>) {
-    let faults: Vec<_> = applicable(host, faults).collect();
-    if faults.is_empty() {
-        return eprintln!("skipped: {} makes no such requests", host.name());
-    }
-    let mut session = open(host, Tempo::Brisk);
+fn answered(host: &dyn Host, faults: Vec<Fault>) {
+    let Some(faults) = applicable(host, faults) else {
+        return;
+    };
+    let mut session = open(host, Tempo::Patient);
     for fault in faults {
         let cases = Case::all_of(&fault);
         // Few rules at a time: the simulator looks through all of them for each request.
@@ -207,14 +232,17 @@ fn open(host: &dyn Host, tempo: Tempo) -> Session {
     Session::open(host, tempo, None).expect("a host can do without failures")
 }
 
-/// The faults that a host can meet: without a fabric there are no requests with tokens.
-fn applicable(
-    host: &dyn Host,
-    faults: impl IntoIterator<Item = Fault>,
-) -> impl Iterator<Item = Fault> {
+/// The faults that a host can meet: without a fabric there are no requests with tokens. `None`, said aloud: it can
+/// meet none of them.
+fn applicable(host: &dyn Host, mut faults: Vec<Fault>) -> Option<Vec<Fault>> {
     let ready = host.fabric() == FabricIs::Ready;
-    faults.into_iter().filter(move |fault| {
-        let of_rdma = |(kind, _): &(Kind, s3sim::Action)| *kind == Kind::Rdma;
+    faults.retain(|fault| {
+        let of_rdma = |(kind, _): &(Kind, Action)| *kind == Kind::Rdma;
         ready || fault.rules.is_empty() || !fault.rules.iter().all(of_rdma)
-    })
+    });
+    if faults.is_empty() {
+        eprintln!("skipped: {} makes no requests with tokens", host.name());
+        return None;
+    }
+    Some(faults)
 }
