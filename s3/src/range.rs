@@ -100,7 +100,8 @@ fn parse_content_range(text: &str) -> Option<ContentRange> {
         "*" => None,
         number => Some(decimal(number)?),
     };
-    let ordered = first <= last && total.is_none_or(|total| last < total);
+    // No object is so large that the largest number is one of its offsets.
+    let ordered = first <= last && last < total.unwrap_or(u64::MAX);
     ordered.then_some(ContentRange { first, last, total })
 }
 
@@ -156,8 +157,10 @@ mod tests {
 
     #[test]
     fn the_largest_offsets_do_not_wrap() {
-        let whole = ContentRange::parse("bytes 0-18446744073709551615/*").unwrap();
+        let whole = ContentRange::parse("bytes 0-18446744073709551614/*").unwrap();
         assert_eq!(whole.len(), u64::MAX);
+        // One byte more, and the number of bytes is none of 64 bits.
+        assert!(ContentRange::parse("bytes 0-18446744073709551615/*").is_err());
     }
 
     #[test]

@@ -26,6 +26,8 @@ mod counters;
 mod date;
 pub mod faults;
 mod folder;
+#[doc(hidden)]
+pub mod fuzz;
 mod listing;
 mod range;
 mod rdma;

@@ -129,6 +129,12 @@ fn whole_object(
 /// A 206: the range asked for, or its beginning where the object ends within it.
 fn partial(headers: &HeaderMap, part: &GetPart<'_>) -> Result<Expected, ErrorKind> {
     let found = content_range(headers)?;
+    if let Some(pin) = part.pin.filter(|pin| found.last >= pin.size) {
+        return Err(ErrorKind::Modified {
+            expected: format!("{} bytes", pin.size),
+            found: format!("a byte at {}", found.last),
+        });
+    }
     let len = found.len();
     let total = found.total.or(part.pin.map(|pin| pin.size));
     let to_the_end = total.is_some_and(|total| found.last.checked_add(1) == Some(total));
@@ -432,6 +438,16 @@ mod tests {
                 "{changed:?}"
             );
         }
+        // The total is left unsaid, and the range still passes the pinned object's end.
+        let past_the_end = GetPart {
+            pin: Some(&pin),
+            ..part(Some((90, 20)))
+        };
+        let found = [("content-range", "bytes 90-109/*"), ("etag", "\"a\"")];
+        assert!(matches!(
+            head(206, &found, &past_the_end),
+            Err(ErrorKind::Modified { .. })
+        ));
         let etag = ETag::new("\"a\"");
         let wanted = GetPart {
             if_match: Some(&etag),

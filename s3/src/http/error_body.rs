@@ -80,7 +80,7 @@ impl ErrorBody {
             "Region" => &mut self.region,
             "Endpoint" => &mut self.endpoint,
             "ActualObjectSize" => {
-                self.actual_object_size = value.parse().ok();
+                self.actual_object_size = self.actual_object_size.or(value.parse().ok());
                 return;
             }
             _ => return,
@@ -140,6 +140,16 @@ mod tests {
         ] {
             assert_eq!(ErrorBody::parse(body), ErrorBody::default(), "{body:?}");
         }
+    }
+
+    #[test]
+    fn of_what_is_said_twice_the_first_counts() {
+        let body = ErrorBody::parse(
+            b"<Error><Code>a</Code><ActualObjectSize>5</ActualObjectSize><Code>b</Code>\
+              <ActualObjectSize>6</ActualObjectSize><ActualObjectSize>x</ActualObjectSize></Error>",
+        );
+        assert_eq!(body.code.as_deref(), Some("a"));
+        assert_eq!(body.actual_object_size, Some(5));
     }
 
     #[test]

@@ -21,6 +21,7 @@
 mod error;
 mod flight;
 mod folder;
+mod fuzz;
 mod identity;
 mod link;
 mod owner;
@@ -34,6 +35,8 @@ mod tests;
 
 pub use error::{LoopbackError, PeerError};
 pub use folder::FolderError;
+#[doc(hidden)]
+pub use fuzz::fuzz_message;
 pub use owner::{Loopback, LoopbackOptions};
 pub use peer::{Peer, PeerOptions, PeerStats, RemoteWindow};
 pub use wire::Refusal;
