@@ -45,7 +45,10 @@ pub struct BytesByPath {
 impl BytesByPath {
     /// All of them.
     pub fn total(&self) -> u64 {
-        self.rdma + self.http + self.cache
+        // The numbers may come from another process.
+        self.rdma
+            .saturating_add(self.http)
+            .saturating_add(self.cache)
     }
 
     pub(crate) fn add(&mut self, path: Path, bytes: u64) {

@@ -15,6 +15,8 @@ mod completion;
 mod control;
 mod engine;
 mod far;
+#[doc(hidden)]
+pub mod fuzz;
 mod get;
 mod in_flight;
 mod interrupt;

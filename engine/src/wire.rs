@@ -324,10 +324,16 @@ struct Cause(String);
 
 /// A completion as a client hears it, without its buffer.
 pub(crate) fn heard(cqe: &Cqe, detail: &Detail, asked: &Asked<'_>) -> Completion {
-    let reason = reason(cqe.reason).unwrap_or(Reason::ServiceLost);
-    let path = path_name(cqe.path).and_then(|name| name.parse().ok());
+    let path: Option<Path> = path_name(cqe.path).and_then(|name| name.parse().ok());
+    let said = reason(cqe.reason);
+    let reason = said.unwrap_or(Reason::ServiceLost);
     let text = |kind| detail.text(kind).map(str::to_owned);
-    let error = (cqe.error != 0).then(|| error(cqe, detail, reason, asked));
+    let error = match path.and(said) {
+        // A success by no path or for no reason is none.
+        None if cqe.error == 0 => Some(unreadable(asked)),
+        Some(_) if cqe.error == 0 => None,
+        _ => Some(error(cqe, detail, reason, asked)),
+    };
     let fallback = (detail.fallback != 0)
         .then(|| self::reason(detail.fallback))
         .flatten()
@@ -365,6 +371,11 @@ pub(crate) fn heard(cqe: &Cqe, detail: &Detail, asked: &Asked<'_>) -> Completion
         error,
         buffer: None,
     }
+}
+
+fn unreadable(asked: &Asked<'_>) -> Error {
+    let kind = ErrorKind::Service("a completion that cannot be read".to_owned());
+    Error::new("GET", asked.bucket, asked.key, kind).with_endpoint(asked.endpoint)
 }
 
 fn error(cqe: &Cqe, detail: &Detail, reason: Reason, asked: &Asked<'_>) -> Error {

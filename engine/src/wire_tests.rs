@@ -49,6 +49,37 @@ fn a_deadline_is_never_said_shorter_than_it_is() {
     assert_eq!(said(Duration::MAX), u32::MAX);
 }
 
+#[test]
+fn numbers_and_codes_out_of_nowhere_are_no_success_and_no_panic() {
+    let asked = Asked {
+        ticket: Ticket(5),
+        bucket: "bucket",
+        key: "key",
+        endpoint: "http://s3:9000",
+    };
+    let detail = Detail {
+        rdma_bytes: u64::MAX,
+        http_bytes: 1,
+        ..Detail::default()
+    };
+    let heard = |path, reason| {
+        let cqe = Cqe {
+            path,
+            reason,
+            ..Cqe::default()
+        };
+        heard(&cqe, &detail, &asked)
+    };
+    let (rdma, ok) = (path_code("rdma").unwrap(), reason_code("ok").unwrap());
+    assert!(heard(rdma, ok).is_ok());
+    assert_eq!(heard(rdma, ok).bytes(), u64::MAX);
+    for (path, reason) in [(0, ok), (rdma, 0), (99, ok), (rdma, 99), (0, 0)] {
+        let completion = heard(path, reason);
+        let error = completion.error().expect("no success");
+        assert!(matches!(error.kind(), ErrorKind::Service(_)), "{error}");
+    }
+}
+
 fn text() -> impl Strategy<Value = String> {
     "\\PC{0,30}"
 }

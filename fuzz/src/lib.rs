@@ -10,7 +10,7 @@ mod content_range;
 mod endpoint;
 mod error_body;
 mod fields;
-mod http_head;
+mod http_answer;
 mod list;
 mod reply;
 mod token;
@@ -18,11 +18,12 @@ mod token;
 pub use content_range::content_range;
 pub use endpoint::endpoint;
 pub use error_body::error_body;
-pub use http_head::http_head;
+pub use http_answer::http_answer;
 pub use list::list;
 pub use reply::reply;
+pub use s3engine::fuzz::{fuzz_completion as completion, fuzz_requests as service_requests};
 pub use s3engine_s3::fabric::loopback::fuzz_message as loopback_message;
-pub use s3sim::fuzz::{fuzz_faults as faults, fuzz_request as request};
+pub use s3sim::fuzz::{fuzz_faults as faults, fuzz_request as http_request};
 pub use token::token;
 
 /// Judges the bytes as a submission.

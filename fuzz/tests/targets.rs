@@ -143,16 +143,18 @@ macro_rules! targets {
 }
 
 targets! {
+    completion
     content_range
     endpoint
     error_body
     faults
-    http_head
+    http_answer
+    http_request
     key
     list
     loopback_message
     reply
-    request
+    service_requests
     sqe
     token
 }

@@ -20,7 +20,7 @@ use s3engine_s3::range::{ByteRange, ContentRange};
 use crate::fields::Fields;
 
 /// Judges the head that the bytes describe. Whether a body may be received after it.
-pub fn http_head(data: &[u8]) -> bool {
+pub fn http_answer(data: &[u8]) -> bool {
     let Some(fields) = Fields::of(data) else {
         return false;
     };

@@ -1,6 +1,0 @@
-//! Feeds [`s3engine_fuzz::request`].
-#![no_main]
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    s3engine_fuzz::request(data);
-});
