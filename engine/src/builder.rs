@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use s3engine_pool::{Pool, PoolError, PoolOptions, Process, Registrar};
+use s3engine_pool::{FabricId, Pool, PoolError, PoolOptions, Process, Registrar};
 use s3engine_s3::Policy;
 use s3engine_s3::credentials::Credentials;
 use s3engine_s3::endpoint::Endpoint;
@@ -47,6 +47,9 @@ pub enum BuildError {
     /// The pool's settings or memory.
     #[error(transparent)]
     Pool(#[from] PoolError),
+    /// The engine beside which it was to be built is a client of the host service.
+    #[error("only an engine of this process has memory that another one can share")]
+    Beside,
     /// A thread could not be started.
     #[error("starting the engine's threads: {0}")]
     Threads(#[source] io::Error),
@@ -80,6 +83,7 @@ pub struct EngineBuilder {
     http_part: u64,
     rdma_part: u64,
     threads: Option<usize>,
+    beside: Option<Engine>,
 }
 
 impl EngineBuilder {
@@ -99,6 +103,7 @@ impl EngineBuilder {
             http_part: 8 << 20,
             rdma_part: 256 << 20,
             threads: None,
+            beside: None,
         }
     }
 
@@ -168,6 +173,14 @@ impl EngineBuilder {
         self
     }
 
+    /// Uses the memory, the fabric and the limits of an engine of this process, for another endpoint: a host has one
+    /// owner of memory, and bounds what is under way as a whole. What was said to
+    /// [`pool`](Self::pool), [`rdma`](Self::rdma) and [`limits`](Self::limits) is not used then.
+    pub fn beside(mut self, engine: &Engine) -> Self {
+        self.beside = Some(engine.clone());
+        self
+    }
+
     /// Starts the engine.
     pub fn build(self) -> Result<Engine, BuildError> {
         self.check()?;
@@ -176,18 +189,18 @@ impl EngineBuilder {
                 .map_or(1, usize::from)
                 .min(16)
         });
-        let found = find(self.rdma);
-        let registrars = found
-            .fabric
-            .iter()
-            .map(|fabric| Arc::clone(fabric) as Arc<dyn Registrar>)
-            .collect();
-        let pool = Pool::with_fabrics(self.pool, registrars)?;
-        if found.fabric.is_none() {
-            tracing::info!(detail = found.detail, "no fabric");
-        }
+        let shared = match &self.beside {
+            Some(engine) => Shared::of(&engine.embedded().ok_or(BuildError::Beside)?.core),
+            None => Shared::new(self.rdma, self.pool, self.limits)?,
+        };
+        let Shared {
+            fabric,
+            fabric_state,
+            fabric_detail,
+            pool,
+            in_flight,
+        } = shared;
         let (workers, orders) = Workers::new(threads);
-        let in_flight = InFlight::new(self.limits);
         let share = in_flight.share(NonZeroU32::MIN, Limits::NONE);
         let core = Core {
             process: Process::current(),
@@ -195,10 +208,10 @@ impl EngineBuilder {
             credentials: Arc::new(self.credentials),
             timeouts: self.timeouts,
             retry: self.retry,
-            fabric: found.fabric.zip(pool.fabric(0)),
+            fabric,
             pool: pool.clone(),
-            fabric_state: found.state,
-            fabric_detail: found.detail,
+            fabric_state,
+            fabric_detail,
             policy: self.policy,
             deadline: self.deadline,
             rdma_threshold: self.rdma_threshold,
@@ -274,6 +287,47 @@ impl EngineBuilder {
             1,
             365 * 86_400,
         )
+    }
+}
+
+/// What engines beside each other have together.
+struct Shared {
+    fabric: Option<(Arc<dyn Fabric>, FabricId)>,
+    fabric_state: FabricState,
+    fabric_detail: String,
+    pool: Pool,
+    in_flight: InFlight,
+}
+
+impl Shared {
+    fn new(rdma: Rdma, pool: PoolOptions, limits: Limits) -> Result<Self, BuildError> {
+        let found = find(rdma);
+        let registrars = found
+            .fabric
+            .iter()
+            .map(|fabric| Arc::clone(fabric) as Arc<dyn Registrar>)
+            .collect();
+        let pool = Pool::with_fabrics(pool, registrars)?;
+        if found.fabric.is_none() {
+            tracing::info!(detail = found.detail, "no fabric");
+        }
+        Ok(Self {
+            fabric: found.fabric.zip(pool.fabric(0)),
+            fabric_state: found.state,
+            fabric_detail: found.detail,
+            pool,
+            in_flight: InFlight::new(limits),
+        })
+    }
+
+    fn of(core: &Core) -> Self {
+        Self {
+            fabric: core.fabric.clone(),
+            fabric_state: core.fabric_state,
+            fabric_detail: core.fabric_detail.clone(),
+            pool: core.pool.clone(),
+            in_flight: core.in_flight.beside(),
+        }
     }
 }
 

@@ -35,6 +35,7 @@ mod served;
 pub mod service;
 mod sink;
 mod tenant;
+mod under_way;
 mod wire;
 mod worker;
 

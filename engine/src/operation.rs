@@ -28,6 +28,7 @@ use crate::round;
 use crate::route::{Route, route};
 use crate::sink::Sink;
 use crate::tenant::Tenant;
+use crate::under_way::Waits;
 use crate::worker::Lane;
 use tokio_util::sync::CancellationToken;
 
@@ -221,6 +222,7 @@ async fn another(
     report: &mut Report,
     interrupt: &Interrupt,
 ) -> Result<Option<Buffer>, ErrorKind> {
+    report.waits_for(Waits::Revocation);
     if destination.fixed {
         report.waits(why);
         // Also after a cancel or the deadline: the slot is the caller's again only when no remote can write.
@@ -356,6 +358,7 @@ pub(crate) async fn look(
     report: &Report,
     interrupt: &Interrupt,
 ) -> Result<ObjectInfo, Error> {
+    report.waits_for(Waits::Server);
     let last = LastError::default();
     let looked = interrupt.or(head(lane, &last, &target.bucket, &target.key));
     let looked = looked.await;
@@ -381,6 +384,7 @@ async fn lease(
     report: &Report,
     interrupt: &Interrupt,
 ) -> Result<Buffer, Error> {
+    report.waits_for(Waits::Memory);
     let (pool, len) = (&target.tenant.pool, target.len);
     let leased = async {
         let _turn = target.tenant.leasing.lock().await;
@@ -398,7 +402,10 @@ async fn lease(
         }
     };
     match interrupt.or(leased).await {
-        Ok(Ok(buffer)) => Ok(buffer),
+        Ok(Ok(buffer)) => {
+            report.waits_for(Waits::Turn);
+            Ok(buffer)
+        }
         Ok(Err(why)) => {
             let error = report.error(ErrorKind::Config(why));
             Err(error.with_reason(Reason::StaleBuffer))

@@ -15,6 +15,7 @@ use crate::engine::Core;
 use crate::get::{Get, Ticket};
 use crate::part::PartEnd;
 use crate::sink::Sink;
+use crate::under_way::{Tracked, Waits};
 
 /// Causes that were warned of.
 #[derive(Default)]
@@ -62,6 +63,8 @@ pub(crate) struct Report {
     waits: bool,
     /// Of the client of the host service that it is for.
     client: Option<SharedString>,
+    /// Its place among those that are under way for that client.
+    tracked: Option<Tracked>,
 }
 
 /// Facts of the last answer.
@@ -81,6 +84,8 @@ impl Report {
         submitted: Instant,
     ) -> Self {
         metrics::gauge!("s3engine_in_flight_gets").increment(1);
+        let tenant = get.tenant.as_ref();
+        let of_client = tenant.filter(|tenant| tenant.label.is_some());
         Self {
             core,
             sink: Some(sink),
@@ -96,7 +101,9 @@ impl Report {
             last: Last::default(),
             stages: Stages::default(),
             waits: false,
-            client: get.tenant.as_ref().and_then(|tenant| tenant.label.clone()),
+            client: tenant.and_then(|tenant| tenant.label.clone()),
+            tracked: of_client
+                .map(|tenant| tenant.under_way.enter(&get.bucket, &get.key, submitted)),
         }
     }
 
@@ -124,8 +131,16 @@ impl Report {
         self.fallback.get_or_insert(fallback);
     }
 
+    /// Tells whoever asks what the GET waits for now.
+    pub(crate) fn waits_for(&self, what: Waits) {
+        if let Some(tracked) = &self.tracked {
+            tracked.waits_for(what);
+        }
+    }
+
     /// A request could start.
     pub(crate) fn admitted(&mut self) {
+        self.waits_for(Waits::Server);
         self.stages
             .queued
             .get_or_insert_with(|| self.submitted.elapsed());

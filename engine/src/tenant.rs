@@ -11,6 +11,7 @@ use tokio::sync::Mutex;
 
 use crate::in_flight::Share;
 use crate::service::Access;
+use crate::under_way::UnderWay;
 
 /// The embedding program, or one client of the host service.
 pub(crate) struct Tenant {
@@ -24,6 +25,8 @@ pub(crate) struct Tenant {
     pub(crate) access: ArcSwap<Access>,
     /// GETs taken from its queues and not ended.
     pub(crate) outstanding: AtomicU64,
+    /// The same GETs, one by one, of a client of the host service.
+    pub(crate) under_way: Arc<UnderWay>,
     /// What people call it; the embedding program has no name.
     pub(crate) label: Option<SharedString>,
 }
@@ -36,6 +39,7 @@ impl Tenant {
             share,
             access: ArcSwap::from_pointee(access),
             outstanding: AtomicU64::new(0),
+            under_way: Arc::default(),
             label: label.map(|label| SharedString::from_shared(label.into())),
         })
     }

@@ -8,6 +8,7 @@ use crate::bench::BenchArgs;
 use crate::config::Settings;
 use crate::get::GetArgs;
 use crate::ls::LsArgs;
+use crate::serve::{self, ServeArgs};
 
 const AFTER: &str = "\
 Settings come from flags, over environment variables (named in brackets), over a TOML file of the flags' long names
@@ -36,6 +37,9 @@ pub(crate) enum Command {
     /// Measure GETs against an endpoint, or against a simulator that it starts
     #[command(after_help = AFTER)]
     Bench(BenchArgs),
+    /// Own memory, connections and credentials for every process of this host
+    #[command(after_help = serve::HELP)]
+    Serve(Box<ServeArgs>),
     /// Run the S3 simulator
     Sim(Box<s3sim::cli::Args>),
 }
@@ -78,7 +82,7 @@ mod tests {
     #[test]
     fn secrets_have_no_flags() {
         let mut command = Cli::command();
-        for sub in ["get", "ls", "bench"] {
+        for sub in ["get", "ls", "bench", "serve"] {
             let help = command
                 .find_subcommand_mut(sub)
                 .unwrap()

@@ -8,11 +8,15 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
-use s3engine::{AddressingStyle, Credentials, CredentialsError, Endpoint, EndpointError, Policy};
+use s3engine::{
+    AddressingStyle, ConnectError, Credentials, CredentialsError, Endpoint, EndpointError, Policy,
+};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 use crate::size::Size;
 use crate::span::Span;
+use crate::via::ServiceChoice;
 
 /// Everything that can be set by a flag, by the environment or by a file; absent is the default.
 #[derive(Args, Clone, Debug, Default, PartialEq, Deserialize)]
@@ -81,6 +85,15 @@ pub(crate) struct Settings {
     /// For everything together [S3ENGINE_DEADLINE; default: none]
     #[arg(long, value_name = "TIME")]
     pub(crate) deadline: Option<Span>,
+
+    /// Whose engine is used: the host service's (auto: if one runs and no endpoint is set; or its socket), or one
+    /// of the command's own (off) [S3ENGINE_SERVICE; default: auto, off for bench]
+    #[arg(long, value_name = "auto|off|PATH")]
+    pub(crate) service: Option<ServiceChoice>,
+
+    /// Which of the host service's endpoints, by its name there [S3ENGINE_SERVICE_ENDPOINT]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) service_endpoint: Option<String>,
 
     /// How the log on stderr is written [S3ENGINE_LOG_FORMAT; default: text]
     #[arg(long, value_name = "FORMAT")]
@@ -174,6 +187,20 @@ pub(crate) enum ConfigError {
     },
     #[error("no endpoint: set AWS_ENDPOINT_URL, or give --endpoint http://host:port")]
     NoEndpoint,
+    #[error("no endpoint: set AWS_ENDPOINT_URL, or give --endpoint http://host:port; and {0}")]
+    Nowhere(ConnectError),
+    #[error(
+        "nothing to serve: give --endpoint http://host:port, set AWS_ENDPOINT_URL, or write [endpoint.NAME] into the file of --config"
+    )]
+    NothingServed,
+    #[error("{flag}: {problem}")]
+    Flag { flag: &'static str, problem: String },
+    #[error("{}: {key}: {problem}", path.display())]
+    Key {
+        path: PathBuf,
+        key: String,
+        problem: String,
+    },
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
     #[error("no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give --anonymous")]
@@ -218,6 +245,10 @@ const VARIABLES: &[(&str, Set)] = &[
     }),
     ("S3ENGINE_RDMA_TIMEOUT", |s, v| set(&mut s.rdma_timeout, v)),
     ("S3ENGINE_DEADLINE", |s, v| set(&mut s.deadline, v)),
+    ("S3ENGINE_SERVICE", |s, v| set(&mut s.service, v)),
+    ("S3ENGINE_SERVICE_ENDPOINT", |s, v| {
+        set(&mut s.service_endpoint, v)
+    }),
     ("S3ENGINE_LOG", |s, v| set(&mut s.log_filter, v)),
     ("S3ENGINE_LOG_FORMAT", |s, v| choose(&mut s.log, v)),
 ];
@@ -263,7 +294,7 @@ impl Settings {
         let named = lookup(&environment, CONFIG)?;
         let file = file.map(Path::to_owned).or(named.map(PathBuf::from));
         let from_environment = Self::from_environment(&environment)?;
-        let from_file = file.map_or(Ok(Self::default()), |path| Self::from_file(&path))?;
+        let from_file = file.map_or(Ok(Self::default()), |path| from_file(&path))?;
         Ok(flags.or(from_environment).or(from_file))
     }
 
@@ -286,25 +317,8 @@ impl Settings {
         Ok(settings)
     }
 
-    fn from_file(path: &Path) -> Result<Self, ConfigError> {
-        let text = read(path)?;
-        toml::from_str(&text).map_err(|error| {
-            let start = error.span().map_or(0, |span| span.start);
-            let (line, key) = place(&text, start);
-            let message = error.message().replace('\n', " ");
-            let problem = match key {
-                Some(key) if !message.contains(key) => format!("{key}: {message}"),
-                _ => message,
-            };
-            ConfigError::File {
-                path: path.to_owned(),
-                line,
-                problem,
-            }
-        })
-    }
-
-    fn or(self, lower: Self) -> Self {
+    /// These, and where they say nothing, lower ones.
+    pub(crate) fn or(self, lower: Self) -> Self {
         Self {
             endpoint: self.endpoint.or(lower.endpoint),
             region: self.region.or(lower.region),
@@ -322,6 +336,8 @@ impl Settings {
             stall_timeout: self.stall_timeout.or(lower.stall_timeout),
             rdma_timeout: self.rdma_timeout.or(lower.rdma_timeout),
             deadline: self.deadline.or(lower.deadline),
+            service: self.service.or(lower.service),
+            service_endpoint: self.service_endpoint.or(lower.service_endpoint),
             log: self.log.or(lower.log),
             log_filter: self.log_filter.or(lower.log_filter),
         }
@@ -363,6 +379,25 @@ impl Settings {
     pub(crate) fn policy(&self) -> Policy {
         self.rdma.map_or(Policy::default(), Policy::from)
     }
+}
+
+/// What a TOML file says. An error names the file, the line and the key.
+pub(crate) fn from_file<T: DeserializeOwned>(path: &Path) -> Result<T, ConfigError> {
+    let text = read(path)?;
+    toml::from_str(&text).map_err(|error| {
+        let start = error.span().map_or(0, |span| span.start);
+        let (line, key) = place(&text, start);
+        let message = error.message().replace('\n', " ");
+        let problem = match key {
+            Some(key) if !message.contains(key) => format!("{key}: {message}"),
+            _ => message,
+        };
+        ConfigError::File {
+            path: path.to_owned(),
+            line,
+            problem,
+        }
+    })
 }
 
 fn read(path: &Path) -> Result<String, ConfigError> {

@@ -14,7 +14,8 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::io::{self, Write};
 
-use s3engine::{BuildError, Error, ErrorKind, Reason};
+use s3engine::service::ServiceError;
+use s3engine::{BuildError, ConnectError, Error, ErrorKind, PoolError, Reason};
 use serde_json::{Value, json};
 
 use crate::config::ConfigError;
@@ -32,6 +33,12 @@ pub(crate) enum Failure {
     /// The engine cannot start as configured.
     #[error(transparent)]
     Build(#[from] BuildError),
+    /// The host service cannot be used.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// The host service cannot start.
+    #[error(transparent)]
+    Service(#[from] ServiceError),
     /// A request failed.
     #[error("{}", Told(.0))]
     Request(#[from] Error),
@@ -72,7 +79,9 @@ impl Failure {
     pub(crate) fn code(&self) -> u8 {
         match self {
             Failure::Usage(_) => 2,
-            Failure::Config(_) | Failure::Build(_) => 3,
+            // The service went while memory was asked for: no setting is to blame.
+            Failure::Build(BuildError::Pool(PoolError::Lost { .. })) => 1,
+            Failure::Config(_) | Failure::Build(_) | Failure::Connect(_) | Failure::Service(_) => 3,
             Failure::Request(error) => code_of(error),
             Failure::Output { .. } | Failure::Differs { .. } | Failure::Other(_) => 1,
             Failure::Interrupted(signal) => u8::try_from(128 + signal).unwrap_or(1),

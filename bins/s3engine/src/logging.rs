@@ -6,30 +6,57 @@ use tracing_subscriber::EnvFilter;
 
 use crate::config::{LogFormat, Settings};
 
-/// Starts the log. Without settings it says only what `verbose` asks for: a command reports in words of its own.
-pub(crate) fn start(settings: &Settings, verbose: u8) -> Result<(), String> {
-    let default = match verbose {
+/// What is logged, to be replaced while it is.
+pub(crate) struct LogFilter(Box<dyn Fn(EnvFilter) -> Result<(), String>>);
+
+impl LogFilter {
+    /// Logs what `text` says from now on.
+    pub(crate) fn replace(&self, text: &str) -> Result<(), String> {
+        (self.0)(filter(text)?)
+    }
+}
+
+/// What is logged where no setting says it: a command reports in words of its own.
+pub(crate) fn of_verbosity(verbose: u8) -> &'static str {
+    match verbose {
         0 => "error",
         1 => "info",
         _ => "debug",
-    };
+    }
+}
+
+/// Starts the log.
+pub(crate) fn start(settings: &Settings, default: &str) -> Result<LogFilter, String> {
     let text = settings.log_filter.as_deref().unwrap_or(default);
+    let log = tracing_subscriber::fmt()
+        .with_writer(io::stderr)
+        .with_ansi(colours())
+        .with_env_filter(filter(text)?);
+    // The two are of different types.
+    macro_rules! reloadable {
+        ($log:expr) => {{
+            let log = $log.with_filter_reloading();
+            let handle = log.reload_handle();
+            log.init();
+            LogFilter(Box::new(move |filter| {
+                handle.reload(filter).map_err(|error| error.to_string())
+            }))
+        }};
+    }
+    Ok(match settings.log.unwrap_or_default() {
+        LogFormat::Text => reloadable!(log),
+        LogFormat::Json => reloadable!(log.json()),
+    })
+}
+
+fn filter(text: &str) -> Result<EnvFilter, String> {
     // At its finest level this library writes whole requests to the log, RDMA tokens included.
     let quiet = "aws_sigv4=warn"
         .parse()
         .map_err(|error| format!("aws_sigv4: {error}"))?;
     let filter = EnvFilter::try_new(text)
-        .map_err(|error| format!("{text:?} is no filter for the log: {error}"))?
-        .add_directive(quiet);
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(io::stderr)
-        .with_ansi(colours());
-    match settings.log.unwrap_or_default() {
-        LogFormat::Text => log.init(),
-        LogFormat::Json => log.json().init(),
-    }
-    Ok(())
+        .map_err(|error| format!("{text:?} is no filter for the log: {error}"))?;
+    Ok(filter.add_directive(quiet))
 }
 
 fn colours() -> bool {

@@ -13,8 +13,10 @@ mod logging;
 mod ls;
 mod object_url;
 mod progress;
+mod serve;
 mod size;
 mod span;
+mod via;
 mod wait;
 
 use std::process::ExitCode;
@@ -40,6 +42,7 @@ fn main() -> ExitCode {
             run(&args.common, |s, i| bench::run(&args, s, i)),
             args.common.verbose,
         ),
+        Command::Serve(args) => (serve::run(&args), args.verbose),
         Command::Sim(args) => {
             s3sim::cli::log_to_stderr();
             let ran = s3sim::cli::run(*args);
@@ -61,7 +64,8 @@ fn run(
     command: impl FnOnce(&Settings, &Interrupt) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let settings = Settings::load(common.settings.clone(), common.config.as_deref())?;
-    logging::start(&settings, common.verbose).map_err(Failure::Usage)?;
+    let level = logging::of_verbosity(common.verbose);
+    logging::start(&settings, level).map_err(Failure::Usage)?;
     let interrupt = Interrupt::install()
         .map_err(|error| Failure::Other(format!("cannot handle signals: {error}")))?;
     command(&settings, &interrupt)

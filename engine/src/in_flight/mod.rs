@@ -47,7 +47,8 @@ struct Admission(Mutex<State>);
 
 struct State {
     turns: Turns<Waiter>,
-    closed: bool,
+    /// That have these limits together. When the last one stops, nobody waits any more.
+    engines: usize,
 }
 
 /// Where the permit of one who waits goes to.
@@ -66,8 +67,14 @@ enum Asked {
 impl InFlight {
     pub(crate) fn new(limits: Limits) -> Self {
         let turns = Turns::new(limits);
-        let closed = false;
-        Self(Arc::new(Admission(Mutex::new(State { turns, closed }))))
+        let engines = 1;
+        Self(Arc::new(Admission(Mutex::new(State { turns, engines }))))
+    }
+
+    /// The same limits for one more engine, which closes them too.
+    pub(crate) fn beside(&self) -> Self {
+        self.0.change(|state| state.engines += 1);
+        Self(Arc::clone(&self.0))
     }
 
     /// A share for one client: beside others it gets by `weight`, and never has more than `caps` under way. It ends
@@ -78,12 +85,12 @@ impl InFlight {
         Share(Arc::new(Member { id, admission }))
     }
 
-    /// Refuses all who wait, and all who come.
+    /// An engine stops. With the last one, all who wait and all who come are refused.
     pub(crate) fn close(&self) {
         // Dropping them wakes those who wait for them.
         drop(self.0.change(|state| {
-            state.closed = true;
-            state.turns.end_waiting()
+            state.engines = state.engines.saturating_sub(1);
+            (state.engines == 0).then(|| state.turns.end_waiting())
         }));
     }
 }
@@ -105,7 +112,7 @@ impl Admission {
 
 impl State {
     fn ask(&mut self, share: &Share, bytes: u64) -> Asked {
-        if self.closed {
+        if self.engines == 0 {
             return Asked::Refused;
         }
         if let Some(grant) = self.turns.start(share.0.id, bytes) {

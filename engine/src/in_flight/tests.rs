@@ -175,6 +175,20 @@ fn closing_refuses_all_who_wait_and_all_who_come() {
 }
 
 #[test]
+fn engines_beside_each_other_have_the_limits_together_until_the_last_one_closes() {
+    let (first, share) = alone(1, 16 * MIB);
+    let second = first.beside();
+    let other = second.share(NonZeroU32::MIN, Limits::NONE);
+    let running = admitted(&share, 1);
+    let mut waiting = Asking::waiting(&other, 1);
+    first.close();
+    drop(running);
+    drop(waiting.permit());
+    second.close();
+    assert!(matches!(Asking::new(&other, 1).poll(), Poll::Ready(None)));
+}
+
+#[test]
 fn a_share_that_ends_leaves_its_room_to_the_others() {
     let (in_flight, share) = alone(8, 16 * MIB);
     let other = in_flight.share(NonZeroU32::MIN, Limits::NONE);

@@ -31,7 +31,7 @@ pub(super) fn bind(socket: &Path, for_others: bool) -> Result<(Lock, StdListener
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
     };
-    make_folder(folder, for_others).map_err(system("cannot make the folder", folder))?;
+    make_folder(folder).map_err(system("cannot make the folder", folder))?;
     let path = socket.with_extension("lock");
     let lock = OpenOptions::new()
         .write(true)
@@ -56,18 +56,22 @@ pub(super) fn bind(socket: &Path, for_others: bool) -> Result<(Lock, StdListener
         _ => {}
     }
     let listener = StdListener::bind(socket).map_err(system("cannot listen at", socket))?;
-    // Who may attach is decided by what the kernel says of the peer, not by the file's mode alone.
-    let mode = if for_others { 0o666 } else { 0o600 };
-    fs::set_permissions(socket, fs::Permissions::from_mode(mode))
+    open_to(socket, for_others)
         .and_then(|()| listener.set_nonblocking(true))
         .map_err(system("cannot listen at", socket))?;
     Ok((Lock(lock), listener))
 }
 
-/// A folder that is this user's alone; others pass through it where they may attach.
-fn make_folder(folder: &Path, for_others: bool) -> io::Result<()> {
-    let mode = if for_others { 0o711 } else { 0o700 };
-    match DirBuilder::new().mode(mode).create(folder) {
+/// Lets others through to the socket, or nobody but its user. Who of them may attach is decided by what the kernel
+/// says of the peer, not by the file's mode alone.
+pub(super) fn open_to(socket: &Path, others: bool) -> io::Result<()> {
+    let mode = if others { 0o666 } else { 0o600 };
+    fs::set_permissions(socket, fs::Permissions::from_mode(mode))
+}
+
+/// A folder that is this user's alone. Others only pass through it: who may attach can change while it is in use.
+fn make_folder(folder: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(0o711).create(folder) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         made => return made,
     }

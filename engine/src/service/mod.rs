@@ -31,6 +31,7 @@ pub(crate) use self::rules::Access;
 pub use self::rules::{Rule, Who};
 use crate::engine::Engine;
 use crate::in_flight::Limits;
+use crate::under_way::Progress;
 
 /// How a host service is made.
 #[derive(Clone)]
@@ -207,7 +208,11 @@ impl Service {
 
     /// Replaces who may attach and what they may read. Sessions that are no longer allowed end.
     pub fn reload(&self, allow: Vec<Who>, rules: Vec<Rule>) {
+        let others = !allow.is_empty();
         self.host.allow.store(Arc::new((allow, rules)));
+        if let Err(error) = listener::open_to(&self.socket, others) {
+            tracing::warn!(%error, socket = %self.socket.display(), "cannot let others through to the socket");
+        }
         for session in self.sessions() {
             let (uid, groups) = (session.uid, &session.groups);
             match self.host.admits(uid, groups) {
@@ -245,6 +250,28 @@ impl Service {
             .collect()
     }
 
+    /// The GETs of clients that have not ended, session by session, the oldest first.
+    pub fn outstanding(&self) -> Vec<Outstanding> {
+        let of = |session: Arc<session::Facts>| {
+            let number = session.number;
+            let told = move |get: Arc<Progress>| Outstanding {
+                session: number,
+                bucket: Arc::clone(&get.bucket),
+                key: Arc::clone(&get.key),
+                since: get.submitted.elapsed(),
+                waits_for: get.waits().as_str(),
+            };
+            session.under_way().into_iter().map(told)
+        };
+        self.sessions().into_iter().flat_map(of).collect()
+    }
+
+    /// Whether clients are served: false when the service's thread has ended, whatever ended it.
+    pub fn is_running(&self) -> bool {
+        let thread = self.thread.as_ref();
+        thread.is_some_and(|thread| !thread.is_finished())
+    }
+
     fn sessions(&self) -> Vec<Arc<session::Facts>> {
         let sessions = self.host.sessions.lock();
         let sessions = sessions.unwrap_or_else(PoisonError::into_inner);
@@ -273,6 +300,21 @@ pub struct ClientStats {
     pub leased: u64,
     /// Bytes of its slabs.
     pub mapped: u64,
+}
+
+/// A GET of a client that has not ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outstanding {
+    /// The client's session.
+    pub session: u64,
+    /// The object's bucket.
+    pub bucket: Arc<str>,
+    /// The object's key.
+    pub key: Arc<str>,
+    /// How long ago it was submitted.
+    pub since: Duration,
+    /// What it waits for, in words.
+    pub waits_for: &'static str,
 }
 
 impl Drop for Service {

@@ -33,6 +33,7 @@ use crate::link::{Leases, Link};
 use crate::open::Object;
 use crate::served::ServedQueue;
 use crate::tenant::Tenant;
+use crate::under_way::Progress;
 
 /// A client that says nothing of itself for this long is sent away.
 const TO_SAY_HELLO: Duration = Duration::from_secs(10);
@@ -60,6 +61,10 @@ pub(crate) struct Facts {
 impl Facts {
     pub(super) fn outstanding(&self) -> u64 {
         self.tenant.outstanding.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn under_way(&self) -> Vec<Arc<Progress>> {
+        self.tenant.under_way.all()
     }
 
     pub(super) fn set_access(&self, access: Access) {

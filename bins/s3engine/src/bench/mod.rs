@@ -42,6 +42,7 @@ use crate::exit::Failure;
 use crate::interrupt::Interrupt;
 use crate::size::Size;
 use crate::span::Span;
+use crate::via::{self, Via};
 
 /// A slab unless a setting says else.
 const SLAB: u64 = 64 << 20;
@@ -170,6 +171,8 @@ struct Server {
     url: String,
     credentials: Credentials,
     simulator: Option<Simulator>,
+    /// The host service that is measured, and its socket.
+    service: Option<(Engine, PathBuf)>,
     /// Threads that serve, where they are known; else as many as this host has cores.
     threads: usize,
 }
@@ -177,12 +180,26 @@ struct Server {
 impl Server {
     fn of(args: &BenchArgs, settings: &Settings, interrupt: &Interrupt) -> Result<Self, Failure> {
         let threads = Place::cores().min(16);
+        // Not by default: what is measured is this program, unless that is asked for.
+        if settings.service.is_some()
+            && let Via::Service(engine, socket) = via::choose(settings, &args.common.settings)?
+        {
+            return Ok(Self {
+                settings: settings.clone(),
+                url: engine.endpoint().to_string(),
+                credentials: Credentials::anonymous(),
+                simulator: None,
+                service: Some((engine, socket)),
+                threads,
+            });
+        }
         if let Some(url) = &settings.endpoint {
             return Ok(Self {
                 settings: settings.clone(),
                 url: url.clone(),
                 credentials: settings.credentials()?,
                 simulator: None,
+                service: None,
                 threads,
             });
         }
@@ -204,13 +221,15 @@ impl Server {
             url: simulator.url().to_owned(),
             credentials,
             simulator: Some(simulator),
+            service: None,
             threads,
         })
     }
 
     fn place(&self, engine: &Engine) -> Place {
         let host = rustix::system::uname();
-        let loopback = self.settings.fabric == Some(FabricChoice::Loopback);
+        let loopback = self.settings.fabric == Some(FabricChoice::Loopback)
+            || engine.fabric() == Ok("loopback");
         Place {
             host: host.nodename().to_string_lossy().into_owned(),
             endpoint: engine.endpoint().to_string(),
@@ -222,12 +241,31 @@ impl Server {
                 )
             }),
             simulated: self.simulator.is_some() || loopback,
+            service: self
+                .service
+                .as_ref()
+                .map(|(_, socket)| socket.display().to_string()),
         }
     }
 }
 
 /// The engine, and the rows that it can be asked for.
 fn start(args: &BenchArgs, server: &Server) -> Result<(Engine, Vec<Row>), Failure> {
+    let engine = match &server.service {
+        Some((engine, _)) => engine.clone(),
+        None => own_engine(args, server)?,
+    };
+    let policies = match (args.policy.as_slice(), server.settings.rdma) {
+        ([], Some(chosen)) => vec![chosen.into()],
+        ([], None) if engine.fabric().is_ok() => vec![Policy::Http, Policy::RequireRdma],
+        ([], None) => vec![Policy::Http],
+        (chosen, _) => chosen.to_vec(),
+    };
+    let rows = rows::rows(&policies, &args.size, &args.threads, args.in_flight);
+    Ok((engine, rows))
+}
+
+fn own_engine(args: &BenchArgs, server: &Server) -> Result<Engine, Failure> {
     let settings = &server.settings;
     // The most that any choice of policies needs: which ones there are is known once the engine has looked.
     let most = rows::rows(&[Policy::Http], &args.size, &args.threads, args.in_flight);
@@ -247,15 +285,7 @@ fn start(args: &BenchArgs, server: &Server) -> Result<(Engine, Vec<Row>), Failur
         ..PoolOptions::default()
     })
     .part_sizes(HTTP_PART, RDMA_PART);
-    let engine = connect::start(builder, settings)?;
-    let policies = match (args.policy.as_slice(), settings.rdma) {
-        ([], Some(chosen)) => vec![chosen.into()],
-        ([], None) if engine.fabric().is_ok() => vec![Policy::Http, Policy::RequireRdma],
-        ([], None) => vec![Policy::Http],
-        (chosen, _) => chosen.to_vec(),
-    };
-    let rows = rows::rows(&policies, &args.size, &args.threads, args.in_flight);
-    Ok((engine, rows))
+    connect::start(builder, settings)
 }
 
 struct Bench<'a> {
@@ -347,6 +377,10 @@ impl Bench<'_> {
             let workers = (self.server.threads, times);
             return floor::memcpy(self.engine, &keys[0], row, workers, self.watch);
         }
+        if self.server.service.is_some() {
+            let text = "the host service keeps the keys that bare requests would be signed with";
+            return Err(Failure::Other(text.to_owned()));
+        }
         let limit = self.server.settings.requests;
         let connections = row.http_requests(limit.unwrap_or(Limits::default().requests));
         let objects = (&*self.args.bucket, keys);
@@ -374,6 +408,11 @@ impl Bench<'_> {
             }
             None => format!("endpoint {}\n", place.endpoint),
         };
+        if let Some(socket) = &place.service {
+            text += &format!(
+                "via the host service at {socket}: memory, connections and processor time of requests are its own\n"
+            );
+        }
         if let Err(why) = &place.fabric {
             text += &format!("no RDMA: {why}\n");
         }

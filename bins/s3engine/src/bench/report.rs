@@ -131,6 +131,8 @@ pub(crate) struct Place {
     pub(crate) simulator: Option<String>,
     /// Whether the server is known to be a simulated one.
     pub(crate) simulated: bool,
+    /// The socket of the host service that it was measured through.
+    pub(crate) service: Option<String>,
 }
 
 impl Place {
@@ -150,6 +152,7 @@ pub(crate) fn json(place: &Place, runs: &[Run]) -> Value {
             "no_fabric": place.fabric.as_ref().err(),
         },
         "server": place.simulator,
+        "service": place.service,
         "runs": runs.iter().map(|run| run_json(place, run)).collect::<Vec<_>>(),
     })
 }
@@ -159,7 +162,7 @@ fn run_json(place: &Place, run: &Run) -> Value {
     let seconds = run.seconds();
     let bytes = tally.by_path;
     json!({
-        "mode": "embedded",
+        "mode": if place.service.is_some() { "service" } else { "embedded" },
         "processes": 1,
         "threads": row.threads,
         "in_flight": row.in_flight,
@@ -263,6 +266,7 @@ pub(crate) mod tests {
             fabric: Ok("loopback".into()),
             simulator: Some("s3sim".into()),
             simulated: true,
+            service: None,
         }
     }
 

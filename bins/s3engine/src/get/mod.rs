@@ -9,13 +9,14 @@ mod transfer;
 
 use std::ffi::OsString;
 use std::io::{self, Write};
+use std::path::PathBuf;
 use std::time::Instant;
 
 use clap::Args;
 use s3engine::{Engine, Error, ErrorKind, Get, Memory, ObjectInfo, Policy, memory_limit};
 
 use crate::cli::Common;
-use crate::config::Settings;
+use crate::config::{ConfigError, Settings};
 use crate::connect;
 use crate::destination::Destination;
 use crate::exit::Failure;
@@ -26,6 +27,7 @@ use crate::get::transfer::Plan;
 use crate::interrupt::Interrupt;
 use crate::object_url::ObjectUrl;
 use crate::progress::Progress;
+use crate::via::{self, Via};
 use crate::wait::wait_for;
 
 /// Fetch an object into a file or to stdout.
@@ -83,11 +85,11 @@ fn fetch(
 ) -> Result<(), Failure> {
     let began = Instant::now();
     let until = settings.deadline.map(|deadline| began + deadline.0);
-    let (endpoint, credentials) = (settings.endpoint()?, settings.credentials()?);
-    let pool = memory::pool(settings, memory_limit().map(|limit| limit.bytes));
-    let chunk = memory::chunk_size(&pool, args.verify);
-    let engine = connect::describe(settings, endpoint, credentials).pool(pool);
-    let engine = connect::start(engine, settings)?;
+    let Source {
+        engine,
+        service,
+        chunk,
+    } = Source::of(args, settings)?;
     let mut output = Output::open(destination, interrupt)?;
     let info = look(&engine, &args.url, until, interrupt)?;
     let size = info.size.ok_or_else(|| {
@@ -121,6 +123,7 @@ fn fetch(
     let summary = Summary {
         url: &args.url,
         output: output_name,
+        service: service.as_deref(),
         etag: info.etag.as_ref().map(|etag| etag.as_str().to_owned()),
         object_size: size,
         offset: extent.offset,
@@ -129,6 +132,45 @@ fn fetch(
         tally: &tally,
     };
     report(args, &summary)
+}
+
+/// Where the object comes from.
+struct Source {
+    engine: Engine,
+    /// The socket of the host service, where the engine is that one's.
+    service: Option<PathBuf>,
+    /// Bytes of one GET.
+    chunk: u64,
+}
+
+impl Source {
+    fn of(args: &GetArgs, settings: &Settings) -> Result<Self, Failure> {
+        match via::choose(settings, &args.common.settings)? {
+            Via::Service(engine, socket) => {
+                let most = engine.pool().stats().max_bytes;
+                let pool = memory::pool(settings, Some(most));
+                Ok(Self {
+                    engine,
+                    service: Some(socket),
+                    chunk: memory::chunk_size(&pool, args.verify),
+                })
+            }
+            Via::Nowhere(why) => Err(ConfigError::Nowhere(why).into()),
+            Via::Own => Self::own(args, settings),
+        }
+    }
+
+    fn own(args: &GetArgs, settings: &Settings) -> Result<Self, Failure> {
+        let (endpoint, credentials) = (settings.endpoint()?, settings.credentials()?);
+        let pool = memory::pool(settings, memory_limit().map(|limit| limit.bytes));
+        let chunk = memory::chunk_size(&pool, args.verify);
+        let engine = connect::describe(settings, endpoint, credentials).pool(pool);
+        Ok(Self {
+            engine: connect::start(engine, settings)?,
+            service: None,
+            chunk,
+        })
+    }
 }
 
 fn report(args: &GetArgs, summary: &Summary<'_>) -> Result<(), Failure> {

@@ -1,5 +1,6 @@
 //! What is said of a finished transfer: one line for people, one JSON object for programs.
 
+use std::path::Path as FilePath;
 use std::time::Duration;
 
 use s3engine::{BytesByPath, Completion, Fallback, Flags, Path, Reason, Stages};
@@ -69,6 +70,8 @@ impl Tally {
 pub(crate) struct Summary<'a> {
     pub(crate) url: &'a ObjectUrl,
     pub(crate) output: String,
+    /// The socket of the host service that it came through.
+    pub(crate) service: Option<&'a FilePath>,
     pub(crate) etag: Option<String>,
     pub(crate) object_size: u64,
     pub(crate) offset: u64,
@@ -106,6 +109,9 @@ impl Summary<'_> {
             Some(false) => "  not verified",
             None => "",
         };
+        if self.service.is_some() {
+            text += "  via the host service";
+        }
         text += &format!("  -> {}\n", self.output);
         if let Some(fallback) = &tally.fallback {
             text += &note(fallback, tally.by_path);
@@ -135,6 +141,7 @@ impl Summary<'_> {
             "schema": 1,
             "object": { "bucket": self.url.bucket, "key": self.url.key, "size": self.object_size },
             "output": self.output,
+            "service": self.service.map(|socket| socket.to_string_lossy()),
             "offset": self.offset,
             "length": tally.by_path.total(),
             "path": tally.path().as_str(),
@@ -192,6 +199,7 @@ mod tests {
         Summary {
             url,
             output: "out".into(),
+            service: None,
             etag: Some("\"e\"".into()),
             object_size: 1 << 30,
             offset: 0,
@@ -219,6 +227,17 @@ mod tests {
             summary(&url, &tally).text(),
             "1.00 GiB in 0.50 s (2.00 GiB/s)  path rdma  reason ok  etag \"e\"  -> out\n"
         );
+    }
+
+    #[test]
+    fn the_host_service_is_named_where_it_was_used() {
+        let (tally, url) = (Tally::default(), url());
+        let summary = Summary {
+            service: Some(FilePath::new("/run/x.sock")),
+            ..summary(&url, &tally)
+        };
+        assert!(summary.text().contains("  via the host service  -> out"));
+        assert_eq!(summary.json()["service"], "/run/x.sock");
     }
 
     fn mixed(rdma: u64, http: u64) -> Tally {

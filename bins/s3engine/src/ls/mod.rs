@@ -10,13 +10,14 @@ use clap::Args;
 use s3engine::{Engine, Error, ListPage, ListQuery, Lister, Rdma};
 
 use crate::cli::Common;
-use crate::config::Settings;
+use crate::config::{ConfigError, Settings};
 use crate::connect;
 use crate::exit::Failure;
 use crate::interrupt::Interrupt;
 use crate::ls::line::{Entry, Style, entries};
 use crate::ls::target::Target;
 use crate::size::human;
+use crate::via::{self, Via};
 use crate::wait::wait_for;
 
 /// The most names that servers give at once.
@@ -84,6 +85,7 @@ pub(crate) fn run(
         style: args.style(),
         left: args.limit.unwrap_or(u64::MAX),
         shown: Shown::default(),
+        via_service: false,
     };
     let result = listing.run(settings, interrupt);
     match &result {
@@ -106,6 +108,7 @@ struct Listing<'a> {
     /// Lines that may still be shown.
     left: u64,
     shown: Shown,
+    via_service: bool,
 }
 
 /// What was shown.
@@ -121,11 +124,7 @@ impl Listing<'_> {
         let until = settings
             .deadline
             .map(|deadline| Instant::now() + deadline.0);
-        let (endpoint, credentials) = (settings.endpoint()?, settings.credentials()?);
-        // Names go by HTTP whatever bytes may go by.
-        let engine = connect::describe(settings, endpoint, credentials)
-            .rdma(Rdma::Off)
-            .build()?;
+        let engine = self.engine(settings)?;
         let mut lister = engine.list(&self.args.target.bucket, self.args.query());
         while self.left > 0 {
             let page = next(&engine, &mut lister, self.args, until, interrupt)?;
@@ -133,6 +132,21 @@ impl Listing<'_> {
             self.show(page).map_err(unwritten)?;
         }
         Ok(())
+    }
+
+    fn engine(&mut self, settings: &Settings) -> Result<Engine, Failure> {
+        match via::choose(settings, &self.args.common.settings)? {
+            Via::Service(engine, _) => {
+                self.via_service = true;
+                return Ok(engine);
+            }
+            Via::Nowhere(why) => return Err(ConfigError::Nowhere(why).into()),
+            Via::Own => {}
+        }
+        let (endpoint, credentials) = (settings.endpoint()?, settings.credentials()?);
+        // Names go by HTTP whatever bytes may go by.
+        let engine = connect::describe(settings, endpoint, credentials).rdma(Rdma::Off);
+        Ok(engine.build()?)
     }
 
     fn show(&mut self, page: ListPage) -> io::Result<()> {
@@ -159,7 +173,11 @@ impl Listing<'_> {
     /// A last line for people: others count by themselves.
     fn summarize(&self) {
         if !self.args.common.quiet && io::stderr().is_terminal() {
-            let _ = writeln!(io::stderr(), "{}", self.shown.text(self.left == 0));
+            let via = match self.via_service {
+                true => "; via the host service",
+                false => "",
+            };
+            let _ = writeln!(io::stderr(), "{}{via}", self.shown.text(self.left == 0));
         }
     }
 }

@@ -1,6 +1,8 @@
 //! The real binary, run against a simulator in this process.
 #![allow(dead_code, missing_docs)]
 
+pub mod host;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};

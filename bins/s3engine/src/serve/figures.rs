@@ -1,0 +1,127 @@
+//! Every metric that the service gives, and what it means.
+
+use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
+use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
+use metrics_util::MetricKindMask;
+use std::time::Duration;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Counter,
+    Gauge,
+    Histogram,
+}
+
+/// Bounds of the classes of times, in seconds: from a hit in a near cache to a timeout.
+const SECONDS: [f64; 16] = [
+    0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
+    10.0, 60.0,
+];
+
+/// A counter that did not change for so long is not given any more: those of clients that have gone would pile up.
+const FORGOTTEN: Duration = Duration::from_secs(24 * 3600);
+
+#[rustfmt::skip]
+const FIGURES: [(Kind, &str, &str); 23] = [
+    (Kind::Gauge, "s3engine_build_info", "1, with the version as its label"),
+    (Kind::Counter, "s3engine_gets_total", "GETs that have ended, by path and reason"),
+    (Kind::Counter, "s3engine_bytes_total", "bytes of objects that arrived, by path and reason"),
+    (Kind::Counter, "s3engine_client_gets_total", "GETs that have ended, by client, path and reason"),
+    (Kind::Counter, "s3engine_client_bytes_total", "bytes of objects that arrived, by client and path"),
+    (Kind::Histogram, "s3engine_get_seconds", "from submission to completion, by path"),
+    (Kind::Histogram, "s3engine_first_byte_seconds", "from submission to the first byte of an answer, by path"),
+    (Kind::Counter, "s3engine_retries_total", "requests that were tried again, by the reason of the failure"),
+    (Kind::Gauge, "s3engine_in_flight_gets", "GETs that have not ended"),
+    (Kind::Gauge, "s3engine_in_flight_requests", "requests that have a permit: they are under way"),
+    (Kind::Gauge, "s3engine_in_flight_bytes", "bytes that those ask for"),
+    (Kind::Gauge, "s3engine_waiting_requests", "requests that wait for their turn, since the limits are reached"),
+    (Kind::Gauge, "s3engine_service_sessions", "clients that are attached"),
+    (Kind::Gauge, "s3engine_pool_mapped_bytes", "bytes of all slabs"),
+    (Kind::Gauge, "s3engine_pool_leased_bytes", "bytes of leased slots"),
+    (Kind::Gauge, "s3engine_pool_quarantined_bytes", "bytes of slots that a remote may still write to"),
+    (Kind::Gauge, "s3engine_pool_clients", "clients that have memory of the pool"),
+    (Kind::Counter, "s3engine_slab_exports_total", "slabs whose memory was handed to a client"),
+    (Kind::Counter, "s3engine_quarantined_slots_total", "slots that went to quarantine"),
+    (Kind::Counter, "s3engine_slabs_given_up_total", "slabs given up, since a revocation was not confirmed"),
+    (Kind::Counter, "s3engine_registrations_total", "registrations of memory, by fabric"),
+    (Kind::Counter, "s3engine_registration_failures_total", "registrations that failed, by fabric and cause"),
+    (Kind::Counter, "s3engine_revocations_total", "revocations of registrations, by fabric and whether they were confirmed"),
+];
+
+/// Counts from now on. What this returns gives the figures.
+pub(crate) fn start() -> Result<PrometheusHandle, BuildError> {
+    let seconds = Matcher::Suffix("_seconds".to_owned());
+    let handle = PrometheusBuilder::new()
+        .set_buckets_for_metric(seconds, &SECONDS)?
+        .idle_timeout(MetricKindMask::COUNTER, Some(FORGOTTEN))
+        .install_recorder()?;
+    for (kind, name, help) in FIGURES {
+        match kind {
+            Kind::Counter => describe_counter!(name, help),
+            Kind::Gauge => describe_gauge!(name, help),
+            Kind::Histogram => describe_histogram!(name, Unit::Seconds, help),
+        }
+    }
+    metrics::gauge!("s3engine_build_info", "version" => env!("CARGO_PKG_VERSION")).set(1);
+    Ok(handle)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+    use std::fs;
+    use std::path::Path;
+
+    /// The names that the sources below a folder record, with their kinds.
+    fn recorded(folder: &Path, found: &mut BTreeMap<String, Kind>) {
+        let kinds = [
+            ("metrics::counter!(\"", Kind::Counter),
+            ("metrics::gauge!(\"", Kind::Gauge),
+            ("metrics::histogram!(\"", Kind::Histogram),
+        ];
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                recorded(&path, found);
+            } else if path.extension().is_some_and(|of| of == "rs") {
+                let text = fs::read_to_string(&path).unwrap();
+                for (call, kind) in kinds {
+                    for rest in text.split(call).skip(1) {
+                        let name = rest.split('"').next().unwrap();
+                        if name.starts_with("s3engine_") {
+                            found.insert(name.to_owned(), kind);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_figure_is_described_and_documented_and_none_that_there_is_not() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let mut found = BTreeMap::new();
+        for folder in [
+            "pool/src",
+            "s3/src",
+            "engine/src",
+            "bins/s3engine/src/serve",
+        ] {
+            recorded(&root.join(folder), &mut found);
+        }
+        let described: BTreeMap<_, _> = FIGURES
+            .iter()
+            .map(|(kind, name, _)| ((*name).to_owned(), *kind))
+            .collect();
+        assert_eq!(found, described);
+        let page = fs::read_to_string(root.join("docs/service.md")).unwrap();
+        for (kind, name, help) in FIGURES {
+            let row = format!(
+                "| `{name}` | {} | {help}",
+                format!("{kind:?}").to_lowercase()
+            );
+            assert!(page.contains(&row), "{row}");
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! The service's file.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use serde::Deserialize;
+
+use crate::config::{Addressing, FabricChoice, LogFormat, Settings};
+use crate::serve::account::Account;
+use crate::size::Size;
+use crate::span::Span;
+
+/// What the file says; absent is the default. A flag that says the same thing counts instead.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct File {
+    pub(crate) socket: Option<PathBuf>,
+    pub(crate) metrics: Option<SocketAddr>,
+    pub(crate) drain: Option<Span>,
+    pub(crate) fabric: Option<FabricChoice>,
+    pub(crate) loopback_dir: Option<PathBuf>,
+    pub(crate) threads: Option<usize>,
+    pub(crate) log: Option<LogFormat>,
+    pub(crate) log_filter: Option<String>,
+    pub(crate) default_endpoint: Option<String>,
+    pub(crate) endpoint: BTreeMap<String, EndpointTable>,
+    pub(crate) allow_uid: Vec<Account>,
+    pub(crate) allow_gid: Vec<Account>,
+    pub(crate) rule: Vec<RuleTable>,
+    pub(crate) pool: PoolTable,
+    pub(crate) limits: LimitsTable,
+    pub(crate) caps: CapsTable,
+}
+
+/// An endpoint. Its keys stand in the environment, never in the file.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct EndpointTable {
+    pub(crate) url: String,
+    pub(crate) region: Option<String>,
+    pub(crate) addressing: Option<Addressing>,
+    pub(crate) anonymous: Option<bool>,
+    pub(crate) access_key_env: Option<String>,
+    pub(crate) secret_key_env: Option<String>,
+    pub(crate) session_token_env: Option<String>,
+}
+
+/// Who may read what.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RuleTable {
+    pub(crate) uid: Option<Account>,
+    pub(crate) gid: Option<Account>,
+    pub(crate) endpoint: Option<String>,
+    pub(crate) bucket: String,
+    #[serde(default)]
+    pub(crate) prefix: String,
+}
+
+/// The memory.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct PoolTable {
+    pub(crate) bytes: Option<Size>,
+    pub(crate) slab: Option<Size>,
+}
+
+/// What may be under way for all clients together.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct LimitsTable {
+    pub(crate) requests: Option<usize>,
+    pub(crate) bytes: Option<Size>,
+}
+
+/// What a client may take.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct CapsTable {
+    pub(crate) sessions: Option<usize>,
+    pub(crate) sessions_per_uid: Option<usize>,
+    pub(crate) queues: Option<usize>,
+    pub(crate) entries: Option<u32>,
+    pub(crate) bytes: Option<Size>,
+    pub(crate) requests: Option<usize>,
+}
+
+impl File {
+    /// What it says of what flags and the environment can say too.
+    pub(crate) fn settings(&self) -> Settings {
+        Settings {
+            fabric: self.fabric,
+            loopback_dir: self.loopback_dir.clone(),
+            engine_threads: self.threads,
+            pool_size: self.pool.bytes,
+            slab_size: self.pool.slab,
+            requests: self.limits.requests,
+            log: self.log,
+            log_filter: self.log_filter.clone(),
+            ..Settings::default()
+        }
+    }
+
+    /// Without what can be replaced while the service runs.
+    pub(crate) fn fixed(&self) -> Self {
+        Self {
+            allow_uid: Vec::new(),
+            allow_gid: Vec::new(),
+            rule: Vec::new(),
+            log_filter: None,
+            ..self.clone()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn example() -> String {
+        let page = include_str!("../../../../docs/service.md");
+        let (_, rest) = page.split_once("```toml\n").unwrap();
+        rest.split_once("```").unwrap().0.to_owned()
+    }
+
+    #[test]
+    fn the_documented_file_is_understood() {
+        let file: File = toml::from_str(&example()).unwrap();
+        assert_eq!(file.endpoint.len(), 2);
+        assert_eq!(file.allow_uid[1], Account::Number(1002));
+        assert_eq!(file.rule[1].prefix, "");
+        assert_eq!(file.pool.slab, Some(Size(64 << 20)));
+    }
+
+    #[test]
+    fn unknown_keys_are_refused_at_every_level() {
+        for table in [
+            "",
+            "[pool]",
+            "[limits]",
+            "[caps]",
+            "[endpoint.x]\nurl = \"http://x\"",
+            "[[rule]]\nbucket = \"b\"",
+        ] {
+            let text = format!("{table}\nsecret_key = 1");
+            let error = toml::from_str::<File>(&text).unwrap_err().to_string();
+            assert!(error.contains("unknown field `secret_key`"), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_can_be_reloaded_is_no_part_of_what_is_fixed() {
+        let file: File = toml::from_str(&example()).unwrap();
+        let other = File {
+            allow_uid: vec![Account::Number(1)],
+            allow_gid: Vec::new(),
+            rule: Vec::new(),
+            log_filter: Some("debug".to_owned()),
+            ..file.clone()
+        };
+        assert_eq!(file.fixed(), other.fixed());
+        let moved = File {
+            socket: None,
+            ..file.clone()
+        };
+        assert_ne!(file.fixed(), moved.fixed());
+    }
+}

@@ -1,0 +1,389 @@
+//! From flags, environment and file to what is served, to whom, and with how much. Nothing is started here.
+
+use std::env::VarError;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use s3engine::service::{Caps, Rule, Who, default_socket};
+use s3engine::{Credentials, Endpoint, Limits, PoolOptions};
+
+use crate::config::{ConfigError, Settings, from_file};
+use crate::exit::Failure;
+use crate::serve::ServeArgs;
+use crate::serve::account::Account;
+use crate::serve::file::{EndpointTable, File, RuleTable};
+
+/// How long requests have to end.
+const DRAIN: Duration = Duration::from_secs(30);
+
+/// The name of the endpoint where there is only the one of the flags or the environment.
+const ONLY: &str = "default";
+
+/// All that is decided before anything starts.
+pub(crate) struct Plan {
+    pub(crate) socket: PathBuf,
+    /// The default one first.
+    pub(crate) endpoints: Vec<Served>,
+    pub(crate) access: Access,
+    pub(crate) caps: Caps,
+    pub(crate) pool: PoolOptions,
+    pub(crate) limits: Limits,
+    pub(crate) settings: Settings,
+    pub(crate) metrics: Option<SocketAddr>,
+    pub(crate) drain: Duration,
+    /// Whether a flag or the environment says what is logged, so that the file does not.
+    pub(crate) log_is_set: bool,
+    /// As it was read.
+    pub(crate) file: File,
+}
+
+/// An endpoint by its name.
+pub(crate) struct Served {
+    pub(crate) name: String,
+    pub(crate) endpoint: Endpoint,
+    pub(crate) credentials: Credentials,
+}
+
+/// Who may attach besides the service's own user, and what they may read.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Access {
+    pub(crate) allow: Vec<Who>,
+    pub(crate) rules: Vec<Rule>,
+}
+
+impl Plan {
+    pub(crate) fn new(args: &ServeArgs) -> Result<Self, Failure> {
+        if args.settings.service.is_some() || args.settings.service_endpoint.is_some() {
+            let text = "--service is for commands that use a host service, and this one is it";
+            return Err(Failure::Usage(text.to_owned()));
+        }
+        let file = args
+            .config
+            .as_deref()
+            .map_or(Ok(File::default()), from_file)?;
+        let settings = Settings::load(args.settings.clone(), None)?;
+        let endpoints = endpoints(args, &settings, &file)?;
+        let names: Vec<_> = endpoints.iter().map(|served| &*served.name).collect();
+        let access = Access::of(args, &file, &names)?;
+        let log_is_set = settings.log_filter.is_some();
+        let settings = settings.or(file.settings());
+        let slab_bytes = settings.slab_size.map(|size| size.0);
+        let pool = PoolOptions {
+            slab_bytes: slab_bytes.unwrap_or(Caps::default().slab_bytes),
+            max_bytes: settings.pool_size.map(|size| size.0),
+            ..PoolOptions::default()
+        };
+        let limits = Limits {
+            requests: settings.requests.unwrap_or(Limits::default().requests),
+            bytes: file
+                .limits
+                .bytes
+                .map_or(Limits::default().bytes, |size| size.0),
+        };
+        Ok(Self {
+            socket: args
+                .socket
+                .clone()
+                .or(file.socket.clone())
+                .unwrap_or_else(default_socket),
+            caps: caps(&file, pool.slab_bytes),
+            metrics: args.metrics.or(file.metrics),
+            drain: args.drain.or(file.drain).map_or(DRAIN, |drain| drain.0),
+            endpoints,
+            access,
+            pool,
+            limits,
+            settings,
+            log_is_set,
+            file,
+        })
+    }
+}
+
+fn caps(file: &File, slab_bytes: u64) -> Caps {
+    let (caps, default) = (&file.caps, Caps::default());
+    Caps {
+        sessions: caps.sessions.unwrap_or(default.sessions),
+        sessions_per_uid: caps.sessions_per_uid.unwrap_or(default.sessions_per_uid),
+        queues: caps.queues.unwrap_or(default.queues),
+        entries: caps.entries.unwrap_or(default.entries),
+        bytes: caps.bytes.map(|size| size.0).or(default.bytes),
+        requests: caps.requests.or(default.requests),
+        slab_bytes,
+    }
+}
+
+/// Those of the file; where it has none, that of the flags or the environment.
+fn endpoints(args: &ServeArgs, settings: &Settings, file: &File) -> Result<Vec<Served>, Failure> {
+    if file.endpoint.is_empty() {
+        let none = ConfigError::NothingServed;
+        let url = settings.endpoint.as_ref().ok_or(none)?;
+        return Ok(vec![Served {
+            name: ONLY.to_owned(),
+            endpoint: settings.endpoint_at(url)?,
+            credentials: settings.credentials()?,
+        }]);
+    }
+    if args.settings.endpoint.is_some() {
+        let text = "--endpoint and the endpoints of --config are one too many: give one of them";
+        return Err(Failure::Usage(text.to_owned()));
+    }
+    let in_file = InFile(args.config.as_deref());
+    let default = match (&file.default_endpoint, file.endpoint.len()) {
+        (Some(name), _) if file.endpoint.contains_key(name) => Some(name.clone()),
+        (Some(name), _) => {
+            let names: Vec<_> = file.endpoint.keys().map(String::as_str).collect();
+            let problem = format!("there is no endpoint {name:?}, only {}", names.join(", "));
+            return Err(in_file.error("default_endpoint", problem).into());
+        }
+        (None, 1) => None,
+        (None, _) => {
+            let problem =
+                "several endpoints are given: which one does a client get that names none?";
+            return Err(in_file.error("default_endpoint", problem.to_owned()).into());
+        }
+    };
+    let mut endpoints = Vec::with_capacity(file.endpoint.len());
+    for (name, table) in &file.endpoint {
+        let key = format!("endpoint.{name}");
+        let told = |problem: String| in_file.error(&key, problem);
+        endpoints.push(Served {
+            name: name.clone(),
+            endpoint: endpoint(table, settings).map_err(told)?,
+            credentials: credentials(table, settings).map_err(told)?,
+        });
+    }
+    // Stable: the others stay in the order of their names.
+    endpoints.sort_by_key(|served| Some(&served.name) != default.as_ref());
+    Ok(endpoints)
+}
+
+fn endpoint(table: &EndpointTable, settings: &Settings) -> Result<Endpoint, String> {
+    let own = Settings {
+        region: table.region.clone().or_else(|| settings.region.clone()),
+        addressing: table.addressing.or(settings.addressing),
+        ..Settings::default()
+    };
+    let endpoint = own.endpoint_at(&table.url);
+    endpoint.map_err(|error| error.to_string())
+}
+
+/// From the variables that the table names; else from the usual ones.
+fn credentials(table: &EndpointTable, settings: &Settings) -> Result<Credentials, String> {
+    let access = value_of("access_key_env", &table.access_key_env)?;
+    let secret = value_of("secret_key_env", &table.secret_key_env)?;
+    let token = value_of("session_token_env", &table.session_token_env)?;
+    let named = access.is_some() || secret.is_some() || token.is_some();
+    match (access, secret, table.anonymous) {
+        (_, _, Some(true)) if named => Err("it is anonymous, and keys are named".to_owned()),
+        (_, _, Some(true)) => Ok(Credentials::anonymous()),
+        (Some(access), Some(secret), _) => {
+            let refused = |_| "a key holds a character that cannot be sent, such as a line end";
+            Ok(Credentials::new(access, secret, token).map_err(refused)?)
+        }
+        _ if named => Err("access_key_env and secret_key_env go together".to_owned()),
+        (_, _, Some(false)) => usual(&Settings::default()),
+        (_, _, None) => usual(settings),
+    }
+}
+
+fn usual(settings: &Settings) -> Result<Credentials, String> {
+    let credentials = settings.credentials();
+    credentials.map_err(|error| error.to_string())
+}
+
+/// The value of the variable that a key names, if it names one. It is never shown.
+fn value_of(key: &str, name: &Option<String>) -> Result<Option<String>, String> {
+    let Some(name) = name else { return Ok(None) };
+    let why = match std::env::var(name) {
+        Ok(value) if !value.is_empty() => return Ok(Some(value)),
+        Ok(_) | Err(VarError::NotPresent) => "is not set",
+        Err(VarError::NotUnicode(_)) => "is no text",
+    };
+    Err(format!("{key}: the environment variable {name:?} {why}"))
+}
+
+impl Access {
+    /// What flags and file say together, of the endpoints of these names.
+    pub(crate) fn of(args: &ServeArgs, file: &File, names: &[&str]) -> Result<Self, ConfigError> {
+        let in_file = InFile(args.config.as_deref());
+        let mut allow = Vec::new();
+        for (flag, key, accounts) in [
+            (
+                "--allow-uid",
+                "allow_uid",
+                (&args.allow_uid, &file.allow_uid),
+            ),
+            (
+                "--allow-gid",
+                "allow_gid",
+                (&args.allow_gid, &file.allow_gid),
+            ),
+        ] {
+            let who = |account: &Account| match key {
+                "allow_uid" => account.uid().map(Who::Uid),
+                _ => account.gid().map(Who::Gid),
+            };
+            for account in accounts.0 {
+                let told = |problem| ConfigError::Flag { flag, problem };
+                allow.push(who(account).map_err(told)?);
+            }
+            for account in accounts.1 {
+                allow.push(who(account).map_err(|problem| in_file.error(key, problem))?);
+            }
+        }
+        let mut rules = Vec::with_capacity(file.rule.len());
+        for (nth, table) in file.rule.iter().enumerate() {
+            let told = |problem| in_file.error(&format!("rule {}", nth + 1), problem);
+            rules.push(rule(table, names).map_err(told)?);
+        }
+        Ok(Self { allow, rules })
+    }
+}
+
+fn rule(table: &RuleTable, names: &[&str]) -> Result<Rule, String> {
+    let who = match (&table.uid, &table.gid) {
+        (Some(user), None) => Who::Uid(user.uid()?),
+        (None, Some(group)) => Who::Gid(group.gid()?),
+        _ => return Err("it is for a uid or for a gid: give one of the two".to_owned()),
+    };
+    if let Some(endpoint) = &table.endpoint
+        && !names.contains(&&**endpoint)
+    {
+        let names = names.join(", ");
+        return Err(format!("there is no endpoint {endpoint:?}, only {names}"));
+    }
+    if table.bucket.is_empty() {
+        return Err("its bucket has no name".to_owned());
+    }
+    Ok(Rule {
+        who,
+        endpoint: table.endpoint.clone(),
+        bucket: table.bucket.clone(),
+        prefix: table.prefix.clone(),
+    })
+}
+
+/// Where the keys of errors stand.
+struct InFile<'a>(Option<&'a Path>);
+
+impl InFile<'_> {
+    fn error(&self, key: &str, problem: String) -> ConfigError {
+        ConfigError::Key {
+            path: self.0.unwrap_or(Path::new("--config")).to_owned(),
+            key: key.to_owned(),
+            problem,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{Cli, Command};
+    use clap::Parser;
+
+    fn args(flags: &[&str]) -> ServeArgs {
+        let all = ["s3engine", "serve", "--config", "x.toml"];
+        match Cli::try_parse_from(all.iter().chain(flags))
+            .unwrap()
+            .command
+        {
+            Command::Serve(args) => *args,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn file(text: &str) -> File {
+        toml::from_str(text).unwrap()
+    }
+
+    fn access(text: &str) -> Result<Access, String> {
+        let args = args(&["--allow-uid", "7", "--allow-gid", "root"]);
+        let access = Access::of(&args, &file(text), &["main", "other"]);
+        access.map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn flags_and_file_admit_together() {
+        let access = access("allow_uid = [\"root\"]\nallow_gid = [8]").unwrap();
+        let expected = [Who::Uid(7), Who::Uid(0), Who::Gid(0), Who::Gid(8)];
+        assert_eq!(access.allow, expected);
+        assert!(access.rules.is_empty());
+    }
+
+    #[test]
+    fn a_rule_that_cannot_be_meant_is_named_with_its_place() {
+        for (rule, word) in [
+            ("bucket = \"b\"", "uid or for a gid"),
+            ("uid = 1\ngid = 1\nbucket = \"b\"", "uid or for a gid"),
+            ("uid = \"no-such\"\nbucket = \"b\"", "no-such"),
+            ("uid = 1\nbucket = \"\"", "no name"),
+            (
+                "uid = 1\nbucket = \"b\"\nendpoint = \"x\"",
+                "only main, other",
+            ),
+        ] {
+            let good = "[[rule]]\nuid = 1\nbucket = \"b\"\nendpoint = \"main\"";
+            let error = access(&format!("{good}\n[[rule]]\n{rule}")).unwrap_err();
+            assert!(error.starts_with("x.toml: rule 2: "), "{error}");
+            assert!(error.contains(word), "{error}");
+        }
+        let error = access("allow_gid = [\"no-such\"]").unwrap_err();
+        assert!(error.starts_with("x.toml: allow_gid: "), "{error}");
+    }
+
+    fn names(text: &str) -> Result<Vec<String>, String> {
+        let settings = Settings {
+            anonymous: Some(true),
+            ..Settings::default()
+        };
+        let endpoints = endpoints(&args(&[]), &settings, &file(text));
+        let named = |served: Vec<Served>| served.into_iter().map(|one| one.name).collect();
+        endpoints.map(named).map_err(|error| error.to_string())
+    }
+
+    const TWO: &str = "[endpoint.a]\nurl = \"http://a\"\n[endpoint.b]\nurl = \"http://b\"";
+
+    #[test]
+    fn the_default_endpoint_comes_first_and_must_be_told_where_there_are_several() {
+        assert_eq!(names("[endpoint.a]\nurl = \"http://a\"").unwrap(), ["a"]);
+        let chosen = names(&format!("default_endpoint = \"b\"\n{TWO}"));
+        assert_eq!(chosen.unwrap(), ["b", "a"]);
+        let error = names(TWO).unwrap_err();
+        assert!(
+            error.starts_with("x.toml: default_endpoint: several"),
+            "{error}"
+        );
+        let error = names(&format!("default_endpoint = \"c\"\n{TWO}")).unwrap_err();
+        assert!(error.contains("\"c\", only a, b"), "{error}");
+        let error = names("").unwrap_err();
+        assert!(error.contains("nothing to serve"), "{error}");
+    }
+
+    #[test]
+    fn an_endpoint_that_cannot_be_is_named() {
+        for (table, word) in [
+            ("url = \"host\"", "host"),
+            (
+                "url = \"http://h\"\nanonymous = true\naccess_key_env = \"PATH\"",
+                "anonymous",
+            ),
+            (
+                "url = \"http://h\"\naccess_key_env = \"PATH\"",
+                "go together",
+            ),
+            (
+                "url = \"http://h\"\naccess_key_env = \"NO_SUCH_VARIABLE\"",
+                "NO_SUCH_VARIABLE",
+            ),
+        ] {
+            let error = names(&format!("[endpoint.a]\n{table}")).unwrap_err();
+            assert!(error.starts_with("x.toml: endpoint.a: "), "{error}");
+            assert!(error.contains(word), "{error}");
+            let value = std::env::var("PATH").unwrap();
+            assert!(!error.contains(&value), "{error}");
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! What is told when the service has started: one screen for people, one line of log for programs.
+
+use std::net::SocketAddr;
+
+use s3engine::Engine;
+use s3engine::service::{Rule, Who};
+
+use crate::serve::plan::Plan;
+use crate::size::human;
+
+/// The screen.
+pub(crate) fn text(plan: &Plan, engine: &Engine, metrics: Option<SocketAddr>) -> String {
+    let mut text = format!(
+        "s3engine {} serves at {}\n",
+        env!("CARGO_PKG_VERSION"),
+        plan.socket.display()
+    );
+    let mut line = |name: &str, what: String| text += &format!("  {name:9} {what}\n");
+    line("clients", clients(plan));
+    for (nth, served) in plan.endpoints.iter().enumerate() {
+        let default = match nth {
+            0 if plan.endpoints.len() > 1 => ", the default",
+            _ => "",
+        };
+        let signed = match served.credentials.is_anonymous() {
+            true => "anonymous",
+            false => "signed",
+        };
+        let (name, endpoint) = (&served.name, &served.endpoint);
+        line("endpoint", format!("{name}{default}: {endpoint}, {signed}"));
+    }
+    line("pool", pool(plan, engine));
+    line("fabric", fabric(engine));
+    let (requests, bytes) = (plan.limits.requests, human(plan.limits.bytes as f64));
+    line(
+        "in flight",
+        format!("at most {requests} requests and {bytes} of all clients together"),
+    );
+    line("caps", caps(plan));
+    line("metrics", told(metrics));
+    text
+}
+
+fn told(metrics: Option<SocketAddr>) -> String {
+    match metrics {
+        Some(address) => format!("http://{address}/metrics, /healthz, /readyz"),
+        None => "none: --metrics ADDR serves them".to_owned(),
+    }
+}
+
+fn clients(plan: &Plan) -> String {
+    let own = rustix::process::geteuid().as_raw();
+    let mut text = format!("uid {own}, this service's own, reads everything");
+    for who in &plan.access.allow {
+        let of = |rule: &&Rule| rule.who == *who;
+        let rules = plan.access.rules.iter().filter(of).count();
+        let (kind, number) = match who {
+            Who::Uid(number) => ("uid", number),
+            Who::Gid(number) => ("gid", number),
+        };
+        text += &format!("; {kind} {number} by {rules} rules");
+    }
+    text
+}
+
+fn pool(plan: &Plan, engine: &Engine) -> String {
+    let most = human(engine.pool().stats().max_bytes as f64);
+    let slab = human(plan.caps.slab_bytes as f64);
+    format!("at most {most} of host memory, in slabs of {slab} that are one client's each")
+}
+
+fn fabric(engine: &Engine) -> String {
+    match engine.fabric() {
+        Ok(name) => name.to_owned(),
+        Err(why) => format!("none: {why}"),
+    }
+}
+
+fn caps(plan: &Plan) -> String {
+    let caps = &plan.caps;
+    let mut text = format!(
+        "{} clients, {} of one user; of one client {} queues of {} entries",
+        caps.sessions, caps.sessions_per_uid, caps.queues, caps.entries
+    );
+    if let Some(bytes) = caps.bytes {
+        text += &format!(", {} leased", human(bytes as f64));
+    }
+    if let Some(requests) = caps.requests {
+        text += &format!(", {requests} requests under way");
+    }
+    text
+}
+
+/// The same as one line of the log.
+pub(crate) fn log(plan: &Plan, engine: &Engine, metrics: Option<SocketAddr>) {
+    let names: Vec<_> = plan
+        .endpoints
+        .iter()
+        .map(|served| format!("{}={}", served.name, served.endpoint))
+        .collect();
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        socket = %plan.socket.display(),
+        clients = clients(plan),
+        endpoints = names.join(" "),
+        pool = pool(plan, engine),
+        fabric = fabric(engine),
+        caps = caps(plan),
+        metrics = told(metrics),
+        "serving"
+    );
+}

@@ -1,0 +1,498 @@
+//! `s3engine serve` and its clients, each a process of its own.
+#![allow(missing_docs)]
+
+mod support;
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixDatagram;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::process::Signal;
+use s3sim::{Action, Kind, Rule, SimOptions};
+use support::host::Host;
+use support::{PATIENCE, Ran, World, bare, eventually, object, run};
+
+const MIB: usize = 1 << 20;
+
+/// Objects whose name ends in `slow` are answered late, those in `stalled` never whole.
+fn world() -> World {
+    let late = Rule::new(Action::AnswerLate { ms: 700 });
+    let stall = Rule::new(Action::Stall {
+        after: Some(1000),
+        ms: 600_000,
+    });
+    World::with(SimOptions {
+        faults: vec![
+            late.only(Kind::Http).key("*slow"),
+            stall.only(Kind::Http).key("*stalled"),
+        ],
+        ..SimOptions::default()
+    })
+}
+
+fn get<'a>(object: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    [&["get", object, "-o", "x"], more].concat()
+}
+
+#[test]
+fn clients_need_no_endpoint_and_no_keys() {
+    let world = World::new();
+    let host = world.host(&[]);
+    let ran = run(&mut world.client(&get("s3://train/40MiB-x", &[])));
+    assert!(
+        ran.stderr.contains("  via the host service  -> x"),
+        "{}",
+        ran.stderr
+    );
+    ran.ok();
+    let found = fs::read(world.out().join("x")).unwrap();
+    assert!(found == object("40MiB-x", 0, 40 * MIB));
+    let socket = host.socket.to_str().unwrap();
+    let named = ["--json", "--verify", "--service", socket];
+    let ran = run(&mut world.client(&get("s3://train/5MiB-x", &named)));
+    let json = ran.json();
+    assert_eq!(json["service"], socket);
+    assert_eq!(json["verified"], true);
+    let ls = ["ls", "s3://train", "--service", socket, "-v"];
+    let ran = run(&mut world.client(&ls));
+    assert!(
+        ran.stderr.contains("via the host service"),
+        "{}",
+        ran.stderr
+    );
+    ran.ok();
+    let ran = run(&mut world.client(&get("s3://train/no-size", &[])));
+    ran.fails(4, &["404 NoSuchKey", &world.sim.url()]);
+    assert!(!host.told().contains(world.sim.secret_key()));
+}
+
+#[test]
+fn an_endpoint_or_off_means_an_engine_of_the_commands_own() {
+    let world = World::new();
+    let host = world.host(&[]);
+    let url = world.sim.url();
+    for more in [&["--service", "off"][..], &["--endpoint", &url], &[]] {
+        // With the simulator's endpoint and keys in the environment.
+        let mut command = world.command(&get("s3://train/1MiB-x", more));
+        let ran = run(command.env("XDG_RUNTIME_DIR", world.folder.path()));
+        assert!(
+            !ran.stderr.contains("via the host service"),
+            "{}",
+            ran.stderr
+        );
+        ran.ok();
+    }
+    // A service that is named is used, or the command fails.
+    let socket = host.socket.to_str().unwrap().to_owned();
+    let by_name = get("s3://train/1MiB-x", &["--service", &socket]);
+    assert!(
+        run(&mut world.command(&by_name))
+            .stderr
+            .contains("via the host service")
+    );
+    drop(host);
+    let ran = run(&mut world.command(&by_name));
+    ran.fails(3, &["no host service at", &socket]);
+    let both = get("s3://train/x", &["--service", &socket, "--endpoint", &url]);
+    run(&mut world.client(&both)).fails(2, &["--service-endpoint"]);
+    // Without both there is nothing to use.
+    let ran = run(&mut world.client(&["ls", "s3://train"]));
+    ran.fails(3, &["AWS_ENDPOINT_URL", "no host service at", &socket]);
+}
+
+#[test]
+fn a_bench_measures_the_service_only_where_it_is_asked_to() {
+    let world = World::new();
+    let host = world.host(&[]);
+    let quick = ["--size", "64KiB", "--threads", "1", "--duration", "500ms"];
+    let quick = [
+        &quick[..],
+        &["--warmup", "20ms", "--floor", "20ms", "--json", "-"],
+    ]
+    .concat();
+    let socket = host.socket.to_str().unwrap();
+    let served = [&["bench", "--service", socket], &*quick].concat();
+    let json = run(&mut world.client(&served)).json();
+    assert_eq!(json["service"], socket);
+    assert_eq!(json["runs"][0]["mode"], "service");
+    assert!(json["runs"][0]["completions"]["http"].as_u64().unwrap() > 0);
+    let own = run(&mut world.client(&[&["bench"], &*quick].concat())).json();
+    assert_eq!(own["runs"][0]["mode"], "embedded");
+}
+
+#[test]
+fn a_second_service_is_refused_and_what_a_killed_one_left_is_replaced() {
+    let world = World::new();
+    let mut host = world.host(&[]);
+    let second = run(world.serve(&[]).env("S3ENGINE_LOG", "error"));
+    second.fails(3, &["a service runs at", "s3engine.sock already"]);
+    run(&mut world.client(&get("s3://train/1MiB-x", &[]))).ok();
+    host.signal(Signal::KILL);
+    host.ended();
+    assert!(host.socket.exists(), "it had no time to tidy up");
+    let ran = run(&mut world.client(&get("s3://train/1MiB-x", &[])));
+    ran.fails(3, &["no host service at"]);
+    let _next = world.host(&[]);
+    run(&mut world.client(&get("s3://train/1MiB-x", &[]))).ok();
+}
+
+/// A client that waits for an answer.
+fn under_way(world: &World, host: &Host, object: &str) -> std::process::Child {
+    let before = world.sim.counters().faults;
+    let child =
+        support::spawn(world.client(&get(object, &["--service", host.socket.to_str().unwrap()])));
+    eventually("the request", || world.sim.counters().faults > before);
+    child
+}
+
+#[test]
+fn requests_under_way_end_before_the_service_does() {
+    let world = world();
+    let mut host = world.host(&["--metrics", "127.0.0.1:0"]);
+    assert_eq!(host.http("/readyz"), (200, "ready\n".to_owned()));
+    let client = under_way(&world, &host, "s3://train/1MiB-slow");
+    host.signal(Signal::TERM);
+    host.says("ending: requests under way may end first");
+    assert_eq!(host.http("/readyz").0, 503);
+    assert_eq!(host.http("/healthz").0, 200);
+    let refused = run(&mut world.client(&get("s3://train/1MiB-x", &[])));
+    refused.fails(3, &["refuses: the service is about to end"]);
+    Ran::from(client.wait_with_output().unwrap()).ok();
+    assert!(host.ended().success());
+    assert!(
+        host.told().contains("nothing was under way"),
+        "{}",
+        host.told()
+    );
+    assert!(!host.socket.exists());
+}
+
+#[test]
+fn what_does_not_end_in_time_is_cut_off_and_its_client_is_told() {
+    let world = world();
+    let mut host = world.host(&["--drain", "200ms"]);
+    let client = under_way(&world, &host, "s3://train/1MiB-stalled");
+    host.signal(Signal::INT);
+    assert!(host.ended().success());
+    assert!(
+        host.told().contains("these were cut off requests=1"),
+        "{}",
+        host.told()
+    );
+    let ran = Ran::from(client.wait_with_output().unwrap());
+    ran.fails(1, &["s3://train/1MiB-stalled", "host service"]);
+}
+
+#[test]
+fn a_second_signal_ends_it_at_once() {
+    let world = world();
+    let mut host = world.host(&["--drain", "1h"]);
+    let mut client = under_way(&world, &host, "s3://train/1MiB-stalled");
+    host.signal(Signal::TERM);
+    host.says("ending: requests under way may end first");
+    host.signal(Signal::TERM);
+    assert_eq!(host.ended().code(), Some(128 + 15));
+    assert_eq!(client.wait().unwrap().code(), Some(1));
+}
+
+#[test]
+fn a_dump_tells_what_each_request_waits_for() {
+    let world = world();
+    let host = world.host(&[]);
+    let mut client = under_way(&world, &host, "s3://train/1MiB-stalled");
+    host.signal(Signal::USR1);
+    host.says("object=\"s3://train/1MiB-stalled\"");
+    let told = host.told();
+    let line = |word: &str| {
+        told.lines()
+            .find(|line| line.contains(word))
+            .unwrap()
+            .to_owned()
+    };
+    assert!(
+        line("1MiB-stalled").contains("waits_for=\"the server\""),
+        "{told}"
+    );
+    let who = line(" client session=");
+    assert!(
+        who.contains(&format!("pid={}", client.id())) && who.contains("outstanding=1"),
+        "{who}"
+    );
+    client.kill().unwrap();
+    client.wait().unwrap();
+    host.says("a client has left");
+    host.signal(Signal::USR1);
+    host.says(" pool clients=0");
+}
+
+#[test]
+fn figures_have_words_and_count_what_clients_did() {
+    let world = World::new();
+    let host = world.host(&["--metrics", "127.0.0.1:0"]);
+    run(&mut world.client(&get("s3://train/5MiB-x", &[]))).ok();
+    let (status, text) = host.http("/metrics");
+    assert_eq!(status, 200);
+    for line in [
+        "# HELP s3engine_bytes_total bytes of objects that arrived, by path and reason",
+        "# TYPE s3engine_get_seconds histogram",
+        "s3engine_bytes_total{path=\"http\",reason=\"no-fabric\"} 5242880",
+        "s3engine_get_seconds_bucket{path=\"http\",le=\"+Inf\"} 1",
+        "s3engine_client_bytes_total{client=\"s3engine ",
+        "s3engine_build_info{version=\"",
+    ] {
+        assert!(text.contains(line), "{line} in {text}");
+    }
+    assert_eq!(host.http("/healthz"), (200, "ok\n".to_owned()));
+    assert_eq!(host.http("/").0, 404);
+    eventually("the client has left and its memory is free", || {
+        let (_, text) = host.http("/metrics");
+        let gone = [
+            "s3engine_service_sessions 0\n",
+            "s3engine_pool_leased_bytes 0\n",
+        ];
+        gone.iter().all(|line| text.contains(line))
+    });
+    let url = world.sim.url();
+    let taken = [
+        "--socket",
+        "other.sock",
+        "--metrics",
+        &url["http://".len()..],
+    ];
+    let taken = run(world.serve(&taken).env("S3ENGINE_LOG", "error"));
+    taken.fails(3, &["--metrics: cannot listen at 127.0.0.1:", "in use"]);
+}
+
+#[test]
+fn the_service_manager_is_told_how_it_is() {
+    let world = World::new();
+    let path = world.folder.path().join("notify");
+    let manager = UnixDatagram::bind(&path).unwrap();
+    manager.set_read_timeout(Some(PATIENCE)).unwrap();
+    let heard = || {
+        let mut buffer = [0; 4096];
+        let n = manager.recv(&mut buffer).unwrap();
+        String::from_utf8(buffer[..n].to_vec()).unwrap()
+    };
+    let mut command = world.serve(&[]);
+    command.env("NOTIFY_SOCKET", &path);
+    let mut host = Host::start(command, world.socket());
+    let ready = heard();
+    assert!(
+        ready.contains("READY=1\n") && ready.contains("STATUS=serving at /"),
+        "{ready}"
+    );
+    assert!(host.socket.exists(), "a client may attach now");
+    host.signal(Signal::HUP);
+    let reloading = heard();
+    assert!(
+        reloading.starts_with("RELOADING=1\nMONOTONIC_USEC="),
+        "{reloading}"
+    );
+    assert!(heard().starts_with("READY=1\n"));
+    host.signal(Signal::TERM);
+    assert!(heard().starts_with("STOPPING=1\n"));
+    assert!(host.ended().success());
+}
+
+/// A service with a file.
+fn config(world: &World, text: &str) -> PathBuf {
+    let path = world.folder.path().join("serve.toml");
+    fs::write(&path, text).unwrap();
+    path
+}
+
+fn served_with(world: &World, text: &str) -> Command {
+    let path = config(world, text);
+    let mut command = world.serve(&["--config", path.to_str().unwrap()]);
+    command.env_remove("AWS_ENDPOINT_URL");
+    command
+}
+
+#[test]
+fn a_file_that_cannot_be_meant_is_named_with_the_key() {
+    let world = World::new();
+    let endpoint = "[endpoint.a]\nurl = \"http://127.0.0.1:1\"\n";
+    for (text, words) in [
+        ("\nsockt = \"x\"\n", ["serve.toml, line 2", "sockt"]),
+        (
+            &*format!("{endpoint}secret_key = \"hush\"\n"),
+            ["line 3", "secret_key"],
+        ),
+        (
+            &*format!("allow_uid = [\"no-such\"]\n{endpoint}"),
+            ["allow_uid", "no-such"],
+        ),
+        ("allow_uid = [-1]\n", ["line 1", "allow_uid"]),
+        ("drain = 5\n", ["line 1", "drain"]),
+        ("", ["nothing to serve", "[endpoint.NAME]"]),
+        (
+            &*format!("{endpoint}[pool]\nbytes = \"1MiB\"\n"),
+            ["--pool-size", "2MiB"],
+        ),
+    ] {
+        let ran = run(&mut served_with(&world, text));
+        ran.fails(3, &words);
+        assert!(!ran.stderr.contains("hush"), "{}", ran.stderr);
+    }
+    run(served_with(&world, endpoint).args(["--endpoint", "http://x"])).fails(2, &["--config"]);
+    run(&mut world.serve(&["--service", "off"])).fails(2, &["--service"]);
+}
+
+#[test]
+fn several_endpoints_share_one_pool_and_clients_name_them() {
+    let (world, other) = (World::new(), World::new());
+    let text = format!(
+        "default_endpoint = \"main\"\n[endpoint.main]\nurl = \"{}\"\naccess_key_env = \"MY_KEY\"\nsecret_key_env = \"MY_SECRET\"\n\
+         [endpoint.far]\nurl = \"{}\"\nanonymous = true\n",
+        world.sim.url(),
+        other.sim.url()
+    );
+    let mut command = served_with(&world, &text);
+    command
+        .args(["--metrics", "127.0.0.1:0"])
+        .env("MY_KEY", world.sim.access_key())
+        .env("MY_SECRET", world.sim.secret_key())
+        .env("AWS_SECRET_ACCESS_KEY", "another");
+    let host = Host::start(command, world.socket());
+    run(&mut world.client(&get("s3://train/1MiB-x", &[]))).ok();
+    let far = ["--service-endpoint", "far"];
+    let ran = run(&mut world.client(&get("s3://train/1MiB-x", &far)));
+    // The other simulator takes nobody without a signature, and it is that one which says so.
+    ran.fails(1, &["403 AccessDenied", &other.sim.url()]);
+    let none = ["--service-endpoint", "none"];
+    let ran = run(&mut world.client(&get("s3://train/1MiB-x", &none)));
+    ran.fails(3, &["refuses: no endpoint \"none\": there are main, far"]);
+    let screen = host.told();
+    assert!(
+        screen.contains("main, the default: http://") && screen.contains(", signed"),
+        "{screen}"
+    );
+    assert!(
+        screen.contains("far: http://") && screen.contains(", anonymous"),
+        "{screen}"
+    );
+    assert!(!screen.contains(world.sim.secret_key()));
+}
+
+/// The binary and the socket, where any user can reach them.
+fn open_to_all(world: &World) -> PathBuf {
+    fs::set_permissions(world.folder.path(), Permissions::from_mode(0o755)).unwrap();
+    let binary = world.folder.path().join("s3engine-copy");
+    fs::copy(env!("CARGO_BIN_EXE_s3engine"), &binary).unwrap();
+    binary
+}
+
+fn as_user(uid: u32, binary: &Path, socket: &Path, args: &[&str]) -> Ran {
+    let mut command = Command::new(binary);
+    command.args(args).arg("--service").arg(socket);
+    run(command.env_clear().current_dir("/").uid(uid).gid(uid))
+}
+
+#[test]
+fn a_reload_changes_who_may_attach_and_what_they_read_and_a_bad_file_changes_nothing() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can be another user");
+        return;
+    }
+    const USER: u32 = 23_456;
+    let world = World::new();
+    let binary = open_to_all(&world);
+    let endpoint = format!("[endpoint.main]\nurl = \"{}\"\n", world.sim.url());
+    let host = Host::start(served_with(&world, &endpoint), world.socket());
+    let ls = |prefix: &str| as_user(USER, &binary, &host.socket, &["ls", prefix]);
+    // Nobody but its own user reaches the socket.
+    ls("s3://train/").fails(3, &["Permission denied"]);
+    let rule = format!("[[rule]]\nuid = {USER}\nbucket = \"train\"\nprefix = \"set-a/\"\n");
+    config(
+        &world,
+        &format!("allow_uid = [{USER}]\nlog_filter = \"debug\"\n{endpoint}{rule}"),
+    );
+    host.signal(Signal::HUP);
+    host.says("reloaded allow=1 rules=1");
+    assert!(!host.told().contains("from the next start on"));
+    ls("s3://train/set-a/").ok();
+    ls("s3://train/").fails(1, &["denied by the host service", "no rule"]);
+    let args = ["get", "s3://train/set-a/1KiB-x", "-o", "/dev/null"];
+    as_user(USER, &binary, &host.socket, &args).ok();
+    as_user(USER + 1, &binary, &host.socket, &args).fails(3, &["may not attach"]);
+    config(&world, "allow_uid = []\nrules = 1");
+    host.signal(Signal::HUP);
+    host.says("not reloaded: everything stays as it was");
+    assert!(
+        host.told().contains("serve.toml, line 2"),
+        "{}",
+        host.told()
+    );
+    ls("s3://train/set-a/").ok();
+    config(&world, &format!("drain = \"1s\"\n{endpoint}"));
+    host.signal(Signal::HUP);
+    host.says("from the next start on");
+    ls("s3://train/set-a/").fails(3, &["Permission denied"]);
+}
+
+#[test]
+fn the_log_is_json_from_its_first_line_where_that_is_wanted() {
+    let world = World::new();
+    let mut host = world.host(&["--log", "json"]);
+    run(&mut world.client(&get("s3://train/1MiB-x", &[]))).ok();
+    host.signal(Signal::TERM);
+    assert!(host.ended().success());
+    host.says("nothing was under way");
+    let lines: Vec<serde_json::Value> = host
+        .told()
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let serving = lines
+        .iter()
+        .find(|line| line["fields"]["message"] == "serving");
+    let fields = &serving.unwrap()["fields"];
+    assert_eq!(fields["socket"], host.socket.to_str().unwrap());
+}
+
+#[test]
+fn a_reload_changes_what_is_logged() {
+    let world = World::new();
+    let endpoint = format!("[endpoint.main]\nurl = \"{}\"\n", world.sim.url());
+    let quiet = format!("log_filter = \"error\"\n{endpoint}");
+    let host = Host::start(served_with(&world, &quiet), world.socket());
+    config(
+        &world,
+        &format!("log_filter = \"no=such=level\"\n{endpoint}"),
+    );
+    host.signal(Signal::HUP);
+    host.says("is no filter for the log");
+    config(&world, &endpoint);
+    host.signal(Signal::HUP);
+    host.says("reloaded allow=0 rules=0");
+}
+
+#[test]
+fn the_help_has_examples_and_no_flag_that_does_nothing() {
+    let ran = run(&mut bare(&["serve", "--help"]));
+    let text = String::from_utf8(ran.ok()).unwrap();
+    assert!(
+        text.contains("Examples:\n  s3engine serve --endpoint"),
+        "{text}"
+    );
+    assert!(!text.contains("--service "), "{text}");
+}
+
+#[test]
+fn a_service_goes_on_when_its_clients_are_killed() {
+    let world = world();
+    let host = world.host(&[]);
+    for _ in 0..3 {
+        let mut client = under_way(&world, &host, "s3://train/1MiB-stalled");
+        client.kill().unwrap();
+        client.wait().unwrap();
+    }
+    eventually("all have left", || {
+        host.told().matches("a client has left").count() == 3
+    });
+    run(&mut world.client(&get("s3://train/1MiB-x", &[]))).ok();
+}
