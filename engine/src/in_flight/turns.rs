@@ -14,14 +14,14 @@
 //!    larger than the lane fits when the lane is empty.
 //! 4. While there are two shares or more, a slice of the room is a reserve for requests of at most [`SMALL`] bytes, of
 //!    shares within their part; the share that holds least of it goes first, whoever has its turn. That is on credit:
-//!    a share may be in debt by as many bytes as the reserve has.
+//!    up to the bytes that the reserve has, times the share's weight.
 //! 5. A share alone may use everything, up to its own caps.
 //!
 //! What follows. A share within its part waits for the end of one request, with others that are within theirs, and
 //! not for the queues of those that are beyond. A small request of such a share starts at once, unless the reserve is
-//! full of small ones; then it waits for one of these to end and never for a large one. Where bytes are what is short,
-//! or there are more shares than requests, each share gets bytes by its weight, to within a turn, a request and the
-//! reserve.
+//! full of small ones: then it waits for one of these to end and not for a large one, until the share has moved more
+//! bytes than is its due. Where requests are what is short, each share gets requests by its weight; where bytes are, it
+//! gets bytes by its weight, to within a turn, a request and the reserve.
 
 use std::collections::VecDeque;
 use std::num::NonZeroU32;
@@ -276,18 +276,25 @@ impl<T> Turns<T> {
         if self.ring.is_empty() {
             return None;
         }
-        let turn = self.turn().filter(|&id| {
-            let bytes = self.charged(self.head(id));
-            self.fits(Lane::Open, bytes)
-        });
+        // Turns are told when a request has ended, not before: who is within its part may be another then.
+        let turn = match self.fits(Lane::Open, 0) {
+            true => self
+                .turn()
+                .filter(|&id| self.fits(Lane::Open, self.charged(self.head(id)))),
+            false => None,
+        };
         let (id, lane) = match turn {
             Some(id) => (id, Lane::Open),
             None => (self.next_of_reserve()?, Lane::Reserve),
         };
         let bytes = self.charged(self.head(id));
+        let kept = self.kept.bytes as i64;
         let share = &mut self.shares[id];
         let waiter = share.waiting.pop_front()?;
-        share.credit -= cost(bytes);
+        let most_debt = kept
+            .saturating_mul(share.weight.into())
+            .saturating_add(SMALL as i64);
+        share.credit = (share.credit - cost(bytes)).max(-most_debt);
         let stay = share.stay;
         let grant = self.give(id, bytes, lane, Some(stay));
         self.after_waiting(id);
@@ -349,14 +356,18 @@ impl<T> Turns<T> {
 
     /// The share that holds least of the reserve, of those that it may serve now.
     fn next_of_reserve(&self) -> Option<ShareId> {
-        let fits = |id| {
+        let ring = self.ring.iter().copied();
+        let within = ring.filter(|&id| self.may(id) && self.is_within(id));
+        // Where all are in debt, debts count from the least.
+        let least_debt = within.clone().map(|id| self.standing(id)).max()?.min(0);
+        let fits = |&id: &ShareId| {
             let bytes = self.head(id);
-            let fits = bytes <= SMALL && self.fits(Lane::Reserve, bytes);
-            let has_credit = self.shares[id].credit > -(self.kept.bytes as i64);
-            fits && has_credit && self.may(id) && self.is_within(id)
+            let owes = least_debt - self.standing(id);
+            bytes <= SMALL && self.fits(Lane::Reserve, bytes) && owes < self.kept.bytes as i64
         };
-        let fitting = self.ring.iter().copied().filter(|&id| fits(id));
-        fitting.min_by_key(|&id| self.shares[id].in_reserve)
+        within
+            .filter(fits)
+            .min_by_key(|&id| self.shares[id].in_reserve)
     }
 
     /// Whether the caps of a share in the ring let it start its oldest request.
@@ -381,6 +392,12 @@ impl<T> Turns<T> {
     fn rounds_to(&self, id: ShareId) -> i64 {
         let turn = self.credit_of_turn(id);
         ((self.short_of(id) + turn - 1) / turn).max(1)
+    }
+
+    /// Credit of a share, rounded down, by its weight.
+    fn standing(&self, id: ShareId) -> i64 {
+        let share = &self.shares[id];
+        share.credit.div_euclid(share.weight.into())
     }
 
     fn credit_of_turn(&self, id: ShareId) -> i64 {

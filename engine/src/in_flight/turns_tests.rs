@@ -118,6 +118,11 @@ impl Bench {
         })
     }
 
+    /// The oldest request of a share that is under way.
+    fn of(&self, share: ShareId) -> Option<usize> {
+        self.running.iter().position(|grant| grant.share == share)
+    }
+
     fn lane(&self, lane: Lane) -> Load {
         let of_lane = self.running.iter().filter(|grant| grant.lane == lane);
         of_lane.fold(Load::default(), |mut load, grant| {
@@ -183,7 +188,8 @@ impl Bench {
             }
             let part = (limits.requests as u64 * weight(&share) / active).max(1);
             let within = (held.requests as u64) < part;
-            let in_debt = self.turns.shares[share].credit <= -(kept.1 as i64);
+            let credit = self.turns.shares[share].credit;
+            let in_debt = credit.div_euclid(weight(&share) as i64) <= -(kept.1 as i64);
             let fits_open = open.has_room(
                 bytes,
                 Limits {
@@ -198,15 +204,18 @@ impl Bench {
                     bytes: kept.1,
                 },
             );
+            let fits_reserve = within && bytes <= SMALL && fits_reserve;
             assert!(
-                !(within && bytes <= SMALL && fits_reserve && !in_debt),
+                in_debt || !fits_reserve,
                 "the reserve is idle, {share} waits"
             );
-            ready.push((within, fits_open));
+            ready.push((within, fits_open, fits_reserve));
         }
-        let some_within = ready.iter().any(|&(within, _)| within);
-        let mut first = ready.iter().filter(|&&(within, _)| within || !some_within);
-        let idle = !ready.is_empty() && first.all(|&(_, fits)| fits);
+        let some_within = ready.iter().any(|&(within, ..)| within);
+        ready.retain(|&(within, ..)| within || !some_within);
+        let idle =
+            ready.iter().all(|&(_, open, _)| open) || ready.iter().all(|&(.., reserve)| reserve);
+        let idle = idle && !ready.is_empty();
         assert!(
             !idle,
             "there is room for each that may have its turn: {ready:?}"
@@ -286,7 +295,7 @@ proptest! {
 
 proptest! {
     // Each case is hundreds of steps.
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig::with_cases(600))]
 
     #[test]
     fn bytes_of_busy_shares_are_as_their_weights_where_bytes_are_short(
@@ -326,9 +335,10 @@ proptest! {
                 (cost - back) as f64 / f64::from(weight)
             };
             let apart = (of(0, weights.0) - of(1, weights.1)).abs() as u64;
-            // A turn of one more than of the other; what credit one may have, and what debt the other. What is
-            // refunded is credit until it is spent.
-            let credit = QUANTUM + 8 * MIB + if refunded { limits.bytes / 2 } else { 0 };
+            // A turn of one more than of the other; what credit one has, what it had when the other came, and
+            // what debt the other has. What is refunded is credit until it is spent.
+            let refunds = if refunded { limits.bytes / 2 } else { 0 };
+            let credit = 2 * (QUANTUM + 8 * MIB) + refunds;
             let debt = bench.turns.kept.bytes + SMALL;
             prop_assert!(apart <= QUANTUM + credit + debt, "{apart} bytes apart");
         }
@@ -393,11 +403,7 @@ fn a_small_request_starts_at_once_beside_a_full_queue_of_large_ones() {
     }
     bench.ask(1, 64 << 10);
     assert_eq!(bench.held(1).requests, 8, "the reserve is full");
-    let small = bench
-        .running
-        .iter()
-        .position(|grant| grant.share == 1)
-        .unwrap();
+    let small = bench.of(1).unwrap();
     let started = bench.finish(small);
     assert_eq!(
         started.iter().map(|&(share, ..)| share).collect::<Vec<_>>(),
@@ -415,11 +421,7 @@ fn a_newcomer_gets_its_part_of_the_requests_before_others_get_more() {
         "large ones do not go by the reserve"
     );
     for nth in 1..=24 {
-        let of_first = bench
-            .running
-            .iter()
-            .position(|grant| grant.share == 0)
-            .unwrap();
+        let of_first = bench.of(0).unwrap();
         let started = bench.finish(of_first);
         assert_eq!(
             started.iter().map(|&(share, ..)| share).collect::<Vec<_>>(),
@@ -482,11 +484,7 @@ fn the_reserve_goes_to_the_share_that_has_least_of_it() {
     (0..20).for_each(|_| bench.ask(1, 64 << 10));
     bench.ask(2, 64 << 10);
     assert_eq!((bench.held(1).requests, bench.held(2).requests), (8, 0));
-    let small = bench
-        .running
-        .iter()
-        .position(|grant| grant.share == 1)
-        .unwrap();
+    let small = bench.of(1).unwrap();
     let started = bench.finish(small);
     assert_eq!(
         started.iter().map(|&(share, ..)| share).collect::<Vec<_>>(),
@@ -530,7 +528,6 @@ fn requests_of_no_bytes_are_not_free() {
     };
     let mut bench = Bench::new(limits, &[(1, NO_CAPS), (1, NO_CAPS)]);
     (0..4).for_each(|_| bench.ask(0, 0));
-    assert_eq!(bench.turns.shares[0].credit, 1 << 20);
     bench.finish(0);
     assert_eq!(bench.turns.shares[0].credit, (1 << 20) - (64 << 10));
 }
@@ -547,18 +544,153 @@ fn a_share_that_may_not_use_its_turns_saves_credit_for_one_request() {
     };
     let mut bench = Bench::new(limits, &[(1, caps), (1, NO_CAPS)]);
     bench.ask(1, 32 * MIB);
-    (0..50).for_each(|_| bench.ask(0, 2 * MIB));
-    (0..200).for_each(|_| bench.ask(1, 2 * MIB));
-    for _ in 0..40 {
-        // What it moves nothing of is paid back, yet its caps let it start one at a time.
-        if let Some(nth) = bench.running.iter().position(|grant| grant.share == 0) {
+    (0..300).for_each(|_| bench.ask(0, 2 * MIB));
+    (0..300).for_each(|_| bench.ask(1, 2 * MIB));
+    for _ in 0..200 {
+        // It is paid back all that it is charged with, yet its caps let it start one at a time.
+        if let Some(nth) = bench.of(0) {
             bench.refund(nth, 0);
+            bench.finish(nth);
+        }
+        bench.finish(bench.of(1).unwrap());
+        let credit = bench.turns.shares[0].credit;
+        assert!(credit <= (2 * 2 * MIB + QUANTUM) as i64, "{credit} saved");
+    }
+}
+
+/// Ends one request after the other, and tells whose is started for it.
+fn order(bench: &mut Bench, count: usize) -> Vec<ShareId> {
+    let ends = (0..count).map(|_| bench.finish(0));
+    ends.flatten().map(|(share, ..)| share).collect()
+}
+
+#[test]
+fn shares_with_one_request_each_take_turns_in_the_order_of_arrival() {
+    let limits = Limits {
+        requests: 1,
+        bytes: 64 * MIB,
+    };
+    let mut bench = Bench::new(limits, &[(1, NO_CAPS); 4]);
+    for share in [3, 2, 0, 1] {
+        bench.ask(share, MIB);
+    }
+    assert_eq!(order(&mut bench, 3), [2, 0, 1]);
+}
+
+#[test]
+fn a_turn_ends_when_its_bytes_are_spent() {
+    let limits = Limits {
+        requests: 1,
+        bytes: 64 * MIB,
+    };
+    let mut bench = Bench::new(
+        limits,
+        &[(1, NO_CAPS), (2, NO_CAPS), (1, NO_CAPS), (1, NO_CAPS)],
+    );
+    // What is under way is of none of those who wait.
+    bench.ask(3, 1);
+    for share in [0, 1, 2] {
+        (0..100).for_each(|_| bench.ask(share, QUANTUM / 4));
+    }
+    let turns = [[0; 4].as_slice(), &[1; 8], &[2; 4]].concat();
+    assert_eq!(order(&mut bench, 48), turns.repeat(3));
+}
+
+#[test]
+fn the_reserve_lends_a_share_no_more_than_its_size() {
+    let limits = Limits {
+        requests: 1 << 20,
+        bytes: 64 * MIB,
+    };
+    let mut bench = Bench::new(limits, &[(8, NO_CAPS), (1, NO_CAPS)]);
+    // One large request is under way and does not end, the next one has its turn.
+    (0..2).for_each(|_| bench.ask(0, 56 * MIB));
+    (0..100).for_each(|_| bench.ask(1, MIB));
+    while let Some(nth) = bench.of(1) {
+        bench.finish(nth);
+    }
+    // The first of them did not have to wait, and as many went on credit.
+    assert_eq!(bench.costs.get(&1), Some(&((8 + 8) * MIB as i64)));
+    // Once nobody large waits, debts count from the least.
+    bench.give_up(0);
+    assert!(bench.of(1).is_some());
+}
+
+#[test]
+fn small_requests_of_many_go_on_while_large_ones_do_not_end() {
+    let limits = Limits::default();
+    let mut bench = Bench::new(limits, &[(1, NO_CAPS), (1, NO_CAPS), (4, NO_CAPS)]);
+    (0..100).for_each(|_| bench.ask(0, 8 * MIB));
+    let mut ended = [0; 3];
+    for _ in 0..5000 {
+        for share in [1, 2] {
+            (bench.turns.shares[share].waiting.len()..20).for_each(|_| bench.ask(share, SMALL));
+        }
+        let nth = bench
+            .running
+            .iter()
+            .position(|grant| grant.share > 0)
+            .unwrap();
+        ended[bench.running[nth].share] += 1;
+        bench.finish(nth);
+    }
+    assert!(ended[1] >= 2000 && ended[2] >= 2000, "{ended:?}");
+    assert!(
+        bench
+            .turns
+            .shares
+            .iter()
+            .all(|share| share.credit >= -(33 * MIB as i64))
+    );
+}
+
+#[test]
+fn what_is_refunded_is_given_again() {
+    let limits = Limits {
+        requests: 1 << 20,
+        bytes: 32 * MIB,
+    };
+    let mut bench = Bench::new(limits, &[(1, NO_CAPS), (8, NO_CAPS)]);
+    (0..100).for_each(|nth| bench.ask(nth % 2, 2 * MIB));
+    let mut ended = [0; 2];
+    for _ in 0..6000 {
+        let share = bench.running[0].share;
+        if share == 0 {
+            bench.refund(0, 0);
         }
         bench.finish(0);
-        let credit = bench.turns.shares[0].credit;
-        assert!(
-            credit <= (2 * MIB + 2 * QUANTUM + 2 * MIB) as i64,
-            "{credit} saved"
-        );
+        ended[share] += 1;
+        for share in [0, 1] {
+            (bench.turns.shares[share].waiting.len()..30).for_each(|_| bench.ask(share, 2 * MIB));
+        }
     }
+    // A turn is worth sixteen requests that cost the least, or four. It begins with some that were not paid back.
+    assert!((4700..=4900).contains(&ended[0]), "{ended:?}");
+}
+
+#[test]
+fn a_share_beyond_its_part_has_no_use_of_the_reserve() {
+    let mut bench = Bench::new(Limits::default(), &[(1, NO_CAPS), (1, NO_CAPS)]);
+    (0..40).for_each(|_| bench.ask(0, MIB));
+    (0..16).for_each(|_| bench.ask(1, MIB));
+    bench.ask(0, 1);
+    assert_eq!((bench.held(0).requests, bench.waiting.len()), (40, 1));
+    bench.ask(1, 1);
+    assert_eq!((bench.held(1).requests, bench.waiting.len()), (17, 1));
+}
+
+#[test]
+fn the_bound_holds_when_the_room_of_the_reserve_opens_to_all() {
+    let limits = Limits {
+        requests: 8,
+        bytes: 64 * MIB,
+    };
+    let mut bench = Bench::new(limits, &[(1, NO_CAPS), (1, NO_CAPS)]);
+    (0..9).for_each(|_| bench.ask(0, MIB));
+    assert_eq!(
+        (bench.held(0).requests, bench.lane(Lane::Reserve).requests),
+        (8, 1)
+    );
+    bench.turns.leave(1);
+    assert!(bench.turns.next().is_none());
 }
