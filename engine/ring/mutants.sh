@@ -28,6 +28,15 @@ table() { cat <<'TABLE'
 19 unit  end of a name not compared with the arena
 20 unit  credit returned by an announcement
 21 unit  a request number in flight accepted again
+22 model a cancel of what has ended handed on
+23 unit  room for one cancel too few
+24 unit  a request cancelled twice
+25 unit  unused fields of a plain NOP not looked at
+26 unit  sequence of a plain NOP not compared
+27 unit  a request number in flight accepted again for a plain NOP
+28 unit  a cancel staged for what is not in flight
+29 unit  a cancel counted as a request
+30 unit  number of a refused push lost
 TABLE
 }
 

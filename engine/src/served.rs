@@ -113,7 +113,8 @@ impl ServedQueue {
                 Some(Taken::Nop(ticket)) => {
                     self.service.complete(ticket, &Outcome::default(), None)?;
                 }
-                Some(Taken::Get(ticket, checked, record)) => {
+                Some(Taken::Get(ticket, get)) => {
+                    let (checked, record) = *get;
                     self.start(lane, ticket, &checked, record);
                 }
                 Some(Taken::Cancel(entry)) => {

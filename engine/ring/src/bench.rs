@@ -19,19 +19,17 @@ impl<const WORDS: usize> Bare<WORDS> {
         let own = |at| region.own_cursor(at);
         Self {
             producer: Producer::new(
-                region.own_words(512, bytes),
+                region.own_entries(512, capacity),
                 own(tail),
                 cursors(head),
                 cursors(event),
-                capacity,
                 0,
             ),
             consumer: Consumer::new(
-                region.words(512, bytes),
+                region.entries(512, capacity),
                 cursors(tail),
                 own(head),
                 own(event),
-                capacity,
                 0,
             ),
         }

@@ -239,6 +239,18 @@ pub fn check(raw: &Sqe, sequence: u32, limits: &Limits) -> Result<CheckedSqe, Re
     }
 }
 
+/// Request number and user data of a copied submission that [`check`] takes for a NOP, if the number is in range:
+/// the same rules at once, where every word is what it must be or 0. `None` says nothing about the submission.
+#[inline]
+pub(super) fn nop(words: &[u64; SQE_WORDS], sequence: u32) -> Option<(usize, u64)> {
+    let [first, user_data, entry, a, b, c, d, e] = *words;
+    let wanted = u64::from(sequence) << 32 | u64::from(OP_NOP);
+    let entry = usize::try_from(entry).ok()?;
+    let unused = a | b | c | d | e == 0 || mutant(25);
+    let form = first == wanted || mutant(26) && first as u32 == wanted as u32;
+    (form && unused).then_some((entry, user_data))
+}
+
 #[inline]
 fn check_form(raw: &Sqe, sequence: u32, limits: &Limits) -> Result<(), Malformed> {
     if raw.sequence != sequence && !mutant(18) {

@@ -118,6 +118,18 @@ fn what_breaks_the_form_is_malformed() {
 }
 
 #[test]
+fn the_short_way_to_a_nop_compares_the_sequence() {
+    let sequence = 5;
+    let words = Sqe {
+        sequence,
+        ..Sqe::default()
+    }
+    .to_words();
+    assert_eq!(nop(&words, 5), Some((0, 0)));
+    assert_eq!(nop(&words, 6), None);
+}
+
+#[test]
 fn a_field_that_is_not_used_must_be_zero() {
     let reserved = Malformed::Reserved { sequence: 5 };
     let nop = Sqe {
@@ -262,6 +274,21 @@ proptest! {
     #[test]
     fn any_bytes_are_judged(data in prop::collection::vec(any::<u8>(), 0..70)) {
         fuzz_sqe(&data);
+    }
+
+    #[test]
+    fn bytes_near_a_correct_nop_are_judged_alike_by_the_short_way_and_the_long(
+        at in 0..64usize,
+        byte in any::<u8>(),
+        entry in 0..9u32,
+        user_data in any::<u64>(),
+        sequence in any::<u32>(),
+    ) {
+        let nop = Sqe { entry, user_data, sequence, ..Sqe::default() };
+        let mut bytes: [u8; SQE_SIZE] = zerocopy::transmute!(nop);
+        fuzz_sqe(&bytes);
+        bytes[at] = byte;
+        fuzz_sqe(&bytes);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::abi::{SQE_SIZE, Sqe};
 use super::arena::{ArenaReader, HEAD, MAX_ETAG, MAX_KEY, Number, Object, RecordRef, STRIPE};
-use super::check::{CheckedOp, Limits, check};
+use super::check::{CheckedOp, CheckedSqe, Limits, check, nop};
 use super::layout::Layout;
 use super::words::Region;
 
@@ -16,9 +16,16 @@ pub fn fuzz_sqe(data: &[u8]) {
         entries: 8,
         arena: 8 * STRIPE as u32,
     };
-    let Ok(checked) = check(&raw, raw.sequence, &limits) else {
-        return;
-    };
+    let judged = check(&raw, raw.sequence, &limits);
+    let is_nop = |checked: &CheckedSqe| *checked.op() == CheckedOp::Nop;
+    let long = judged.ok().filter(is_nop);
+    let short = nop(&raw.to_words(), raw.sequence).filter(|(entry, _)| *entry < 8);
+    assert_eq!(
+        short,
+        long.map(|checked| (checked.entry() as usize, checked.user_data())),
+        "the short way to a NOP is the long one"
+    );
+    let Ok(checked) = judged else { return };
     assert!(checked.entry() < limits.entries);
     if let CheckedOp::Get(get) = checked.op() {
         let (start, end) = get.record.bounds();

@@ -1,5 +1,5 @@
 //! Every interleaving of small runs, under the model checker:
-//! `RUSTFLAGS="--cfg ring_loom" cargo test --release --lib ring::models`
+//! `RUSTFLAGS="--cfg ring_loom" cargo test --release -p s3engine-ring --lib models`
 //!
 //! Each model runs twice, with the roles of the spawned and the first thread swapped: the checker misses some
 //! missing orderings in one of the two. A lost wake shows as a deadlock, an unordered access as a panic.
@@ -21,19 +21,17 @@ fn ring(capacity: u32, start: u32) -> Ends {
     let region = Region::heap(512 + bytes);
     let (tail, head, event) = (0, 128, 256);
     let producer = Producer::new(
-        region.own_words(512, bytes),
+        region.own_entries(512, capacity),
         region.own_cursor(tail),
         region.cursor(head),
         region.cursor(event),
-        capacity,
         start,
     );
     let consumer = Consumer::new(
-        region.words(512, bytes),
+        region.entries(512, capacity),
         region.cursor(tail),
         region.own_cursor(head),
         region.own_cursor(event),
-        capacity,
         start,
     );
     (producer, consumer)
@@ -299,6 +297,89 @@ fn client_and_service_wake_each_other() {
                     to_client.ring();
                 }
             }
+        };
+        (ask, serve)
+    });
+}
+
+/// The first request is cancelled while it may be under way, over, or not even taken; both have the same number.
+#[test]
+fn a_cancel_that_races_the_completion_reaches_its_request_or_none() {
+    const REQUESTS: u64 = 2;
+    both_ways(|| {
+        let (mut client, mut service) = queue(1);
+        let ask = move || {
+            for user_data in 0..REQUESTS {
+                let entry = client.push_nop(user_data).unwrap();
+                let _ = client.submit(0);
+                if user_data == 0 {
+                    client.push_cancel(entry).unwrap();
+                    let _ = client.submit(0);
+                }
+                loop {
+                    let reaped = client.reap().unwrap().map(|reaped| reaped.cqe.user_data);
+                    match reaped {
+                        Some(ended) => break assert_eq!(ended, user_data),
+                        None => thread::yield_now(),
+                    }
+                }
+            }
+        };
+        let serve = move || {
+            let mut served = 0;
+            while served < REQUESTS {
+                match service.take().unwrap() {
+                    Some(Taken::Nop(ticket)) => {
+                        match service.take().unwrap() {
+                            Some(Taken::Cancel(entry)) => {
+                                assert_eq!((entry, ticket.user_data()), (ticket.entry(), 0));
+                            }
+                            other => assert_eq!(other, None),
+                        }
+                        service.complete(ticket, &Outcome::default(), None).unwrap();
+                        let _ = service.publish();
+                        served += 1;
+                    }
+                    None => thread::yield_now(),
+                    other => panic!("{other:?}"),
+                }
+            }
+        };
+        (ask, serve)
+    });
+}
+
+/// The ring is as full as it can be: the cancels of two requests stand in it, of which the first has ended.
+#[test]
+fn a_cancel_has_room_whenever_its_request_had() {
+    both_ways(|| {
+        let (mut client, mut service) = queue(1);
+        let first = client.push_nop(0).unwrap();
+        let _ = client.submit(0);
+        let Some(Taken::Nop(ticket)) = service.take().unwrap() else {
+            panic!("a request was submitted");
+        };
+        service.complete(ticket, &Outcome::default(), None).unwrap();
+        let _ = service.publish();
+        client.push_cancel(first).unwrap();
+        assert!(client.reap().unwrap().is_some());
+        let second = client.push_nop(1).unwrap();
+        client.push_cancel(second).unwrap();
+        let _ = client.submit(0);
+
+        let ask = move || {
+            while client.reap().unwrap().is_none() {
+                thread::yield_now();
+            }
+            let third = client.push_nop(2).unwrap();
+            client.push_cancel(third).unwrap();
+        };
+        let serve = move || {
+            let Some(Taken::Nop(ticket)) = service.take().unwrap() else {
+                panic!("a request was submitted");
+            };
+            service.complete(ticket, &Outcome::default(), None).unwrap();
+            let _ = service.publish();
         };
         (ask, serve)
     });

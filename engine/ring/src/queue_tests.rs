@@ -55,9 +55,10 @@ fn a_get_arrives_as_it_was_pushed_and_its_detail_comes_back() {
     client.push_get(&get, 42).unwrap();
     assert_eq!(service.take(), Ok(None), "staged is not submitted");
     let _ = client.submit(99);
-    let Ok(Some(Taken::Get(ticket, checked, record))) = service.take() else {
+    let Ok(Some(Taken::Get(ticket, get))) = service.take() else {
         panic!()
     };
+    let (checked, record) = *get;
     assert_eq!((key_of(&record), record.submitted_ns), ("k/\u{e9}", 99));
     assert_eq!(
         (checked.range, checked.policy),
@@ -210,7 +211,37 @@ fn a_cancel_reaches_the_request_it_was_for_and_no_later_one() {
     assert!(client.reap().unwrap().is_some());
     client.push_cancel(late).unwrap();
     let _ = client.submit(0);
-    assert_eq!(service.take(), Ok(None), "nothing was staged for it");
+    assert_eq!(service.ready(), Ok(0), "nothing was staged for it");
+}
+
+#[test]
+fn there_is_room_for_a_request_its_cancel_and_that_of_the_one_before() {
+    let (mut client, mut service) = queue(1, 0);
+    let mut ask = |user_data| {
+        let entry = client.push_nop(user_data).unwrap();
+        let _ = client.submit(0);
+        let Ok(Some(Taken::Nop(ticket))) = service.take() else {
+            panic!()
+        };
+        client.push_cancel(entry).unwrap();
+        let _ = client.submit(0);
+        assert_eq!(client.staged(), 0);
+        service.complete(ticket, &Outcome::default(), None).unwrap();
+        let _ = service.publish();
+        assert!(client.reap().unwrap().is_some());
+    };
+    for user_data in 0..9 {
+        ask(user_data);
+    }
+    let entry = client.push_nop(9).unwrap();
+    client.push_cancel(entry).unwrap();
+    assert_eq!(client.staged(), 1, "a cancel is no request");
+    let _ = client.submit(0);
+    let Ok(Some(Taken::Nop(ticket))) = service.take() else {
+        panic!()
+    };
+    assert_eq!(ticket.user_data(), 9);
+    assert_eq!(service.take(), Ok(Some(Taken::Cancel(entry.number()))));
 }
 
 #[derive(Clone, Debug)]
@@ -272,8 +303,8 @@ proptest! {
                 }
                 Step::Submit => drop(client.submit(0)),
                 Step::Take => match service.take().unwrap() {
-                    Some(Taken::Get(ticket, _, record)) => {
-                        prop_assert_eq!(Some(key_of(&record)), in_flight.get(&ticket.user_data()).map(|(_, key)| &**key));
+                    Some(Taken::Get(ticket, get)) => {
+                        prop_assert_eq!(Some(key_of(&get.1)), in_flight.get(&ticket.user_data()).map(|(_, key)| &**key));
                         open.push((ticket, false));
                     }
                     Some(Taken::Cancel(entry)) => {
@@ -344,13 +375,18 @@ fn two_threads_that_sleep_between_batches_lose_no_request_and_no_wake() {
     let (to_service, to_client) = (FlagBell::default(), FlagBell::default());
     thread::scope(|scope| {
         scope.spawn(|| {
-            let mut served = 0;
+            let (mut served, mut cancels) = (0, 0);
             while served < REQUESTS {
                 while let Some(taken) = service.take().unwrap() {
-                    let Taken::Get(ticket, _, record) = taken else {
-                        panic!()
+                    let (ticket, get) = match taken {
+                        Taken::Get(ticket, get) => (ticket, get),
+                        Taken::Cancel(_) => {
+                            cancels += 1;
+                            continue;
+                        }
+                        other => panic!("{other:?}"),
                     };
-                    assert_eq!(key_of(&record), ticket.user_data().to_string());
+                    assert_eq!(key_of(&get.1), ticket.user_data().to_string());
                     if served % 3 == 0 {
                         service
                             .announce(&ticket, &Outcome::default(), None)
@@ -372,14 +408,16 @@ fn two_threads_that_sleep_between_batches_lose_no_request_and_no_wake() {
                     to_service.wait(BOUND).unwrap();
                 }
             }
+            assert!(cancels <= REQUESTS / 4, "{cancels} of requests in flight");
         });
         let (mut pushed, mut ended) = (0u64, 0);
         while ended < REQUESTS {
             while pushed < REQUESTS
-                && client
-                    .push_get(&whole("b", &pushed.to_string()), pushed)
-                    .is_ok()
+                && let Ok(entry) = client.push_get(&whole("b", &pushed.to_string()), pushed)
             {
+                if pushed % 4 == 3 {
+                    client.push_cancel(entry).unwrap();
+                }
                 pushed += 1;
             }
             if client.submit(0) {

@@ -19,7 +19,7 @@
 //!   sleep and a producer that publishes, at least one sees the other.
 
 use super::atomics::{Ordering, fence, mutant};
-use super::words::{Cursor, OwnCursor, OwnWords, Words};
+use super::words::{Cursor, Entries, OwnCursor, OwnEntries};
 
 const TAIL_STORE: Ordering = or_relaxed(1, Ordering::Release);
 const TAIL_LOAD: Ordering = or_relaxed(2, Ordering::Acquire);
@@ -80,20 +80,9 @@ fn wakes(old: u32, new: u32, event: u32) -> bool {
     new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
 }
 
-/// Where an entry's words begin.
-#[inline]
-fn slot<const WORDS: usize>(cursor: u32, capacity: u32) -> usize {
-    let mask = if mutant(9) {
-        (capacity - 1) >> 1
-    } else {
-        capacity - 1
-    };
-    (cursor & mask) as usize * WORDS
-}
-
 /// The side that fills entries.
 pub(super) struct Producer<const WORDS: usize> {
-    entries: OwnWords,
+    entries: OwnEntries<WORDS>,
     tail_out: OwnCursor,
     head_in: Cursor,
     event_in: Cursor,
@@ -102,28 +91,29 @@ pub(super) struct Producer<const WORDS: usize> {
     tail: u32,
     /// What the consumer may see.
     published: u32,
-    /// What the consumer had released when last looked at.
+    /// What the consumer had released when last looked at,
     head: u32,
+    /// and the first entry for which that leaves no room.
+    end: u32,
 }
 
 impl<const WORDS: usize> Producer<WORDS> {
-    /// A producer whose first entry is `start`; publishes that. `capacity` is a power of two.
+    /// A producer whose first entry is `start`; publishes that.
     pub(super) fn new(
-        entries: OwnWords,
+        entries: OwnEntries<WORDS>,
         tail_out: OwnCursor,
         head_in: Cursor,
         event_in: Cursor,
-        capacity: u32,
         start: u32,
     ) -> Self {
-        assert!(capacity.is_power_of_two());
         tail_out.store(start, Ordering::Relaxed);
         Self {
+            end: start.wrapping_add(entries.capacity()),
+            capacity: entries.capacity(),
             entries,
             tail_out,
             head_in,
             event_in,
-            capacity,
             tail: start,
             published: start,
             head: start,
@@ -133,22 +123,28 @@ impl<const WORDS: usize> Producer<WORDS> {
     /// Fills the next entry. The consumer sees it after [`publish`](Self::publish).
     #[inline]
     pub(super) fn push(&mut self, entry: &[u64; WORDS]) -> Result<(), NoRoom> {
-        let capacity = self.capacity + mutant(8) as u32;
-        if self.tail.wrapping_sub(self.head) >= capacity {
-            // Emptied: pairs with the store in `release`, so the entry is copied out before it is filled.
-            let now = self.head_in.load(HEAD_LOAD);
-            let most = self.published.wrapping_sub(self.head);
-            self.head = follow("head", self.head, now, most).map_err(NoRoom::Jump)?;
-            if self.tail.wrapping_sub(self.head) >= capacity {
-                return Err(NoRoom::Full);
-            }
+        if self.tail == self.end {
+            self.make_room()?;
         }
         if mutant(7) {
             self.tail_out.store(self.tail.wrapping_add(1), TAIL_STORE);
         }
-        self.entries
-            .store(slot::<WORDS>(self.tail, self.capacity), entry);
+        self.entries.store(self.tail, entry);
         self.tail = self.tail.wrapping_add(1);
+        Ok(())
+    }
+
+    /// Looks again at what the consumer has released: once in `capacity` entries at most times.
+    #[cold]
+    fn make_room(&mut self) -> Result<(), NoRoom> {
+        // Emptied: pairs with the store in `release`, so the entry is copied out before it is filled.
+        let now = self.head_in.load(HEAD_LOAD);
+        let most = self.published.wrapping_sub(self.head);
+        self.head = follow("head", self.head, now, most).map_err(NoRoom::Jump)?;
+        self.end = self.head.wrapping_add(self.capacity + mutant(8) as u32);
+        if self.tail == self.end {
+            return Err(NoRoom::Full);
+        }
         Ok(())
     }
 
@@ -169,6 +165,11 @@ impl<const WORDS: usize> Producer<WORDS> {
         wakes(old, self.tail, self.event_in.load(Ordering::Relaxed))
     }
 
+    /// Entries filled and not published.
+    pub(super) fn unpublished(&self) -> u32 {
+        self.tail.wrapping_sub(self.published)
+    }
+
     /// The number of the next entry.
     #[inline]
     pub(super) fn tail(&self) -> u32 {
@@ -178,7 +179,7 @@ impl<const WORDS: usize> Producer<WORDS> {
 
 /// The side that copies entries out.
 pub(super) struct Consumer<const WORDS: usize> {
-    entries: Words,
+    entries: Entries<WORDS>,
     tail_in: Cursor,
     head_out: OwnCursor,
     event_out: OwnCursor,
@@ -192,22 +193,20 @@ pub(super) struct Consumer<const WORDS: usize> {
 impl<const WORDS: usize> Consumer<WORDS> {
     /// A consumer whose first entry is `start`; publishes that, and that it wants no bell.
     pub(super) fn new(
-        entries: Words,
+        entries: Entries<WORDS>,
         tail_in: Cursor,
         head_out: OwnCursor,
         event_out: OwnCursor,
-        capacity: u32,
         start: u32,
     ) -> Self {
-        assert!(capacity.is_power_of_two());
         head_out.store(start, Ordering::Relaxed);
         event_out.store(start.wrapping_sub(1), Ordering::Relaxed);
         Self {
+            capacity: entries.capacity(),
             entries,
             tail_in,
             head_out,
             event_out,
-            capacity,
             head: start,
             tail: start,
         }
@@ -226,7 +225,7 @@ impl<const WORDS: usize> Consumer<WORDS> {
         if mutant(17) {
             self.head_out.store(self.head.wrapping_add(1), HEAD_STORE);
         }
-        let entry = self.entries.load(slot::<WORDS>(self.head, self.capacity));
+        let entry = self.entries.load(self.head);
         self.head = self.head.wrapping_add(1);
         Ok(Some(entry))
     }

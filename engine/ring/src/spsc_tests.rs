@@ -17,23 +17,20 @@ struct Ring {
 
 fn ring(capacity: u32, start: u32) -> Ring {
     let region = Region::heap(512 + capacity as usize * WORDS * 8);
-    let bytes = capacity as usize * WORDS * 8;
     let (tail, head, event) = (0, 128, 256);
     Ring {
         producer: Producer::new(
-            region.own_words(512, bytes),
+            region.own_entries(512, capacity),
             region.own_cursor(tail),
             region.cursor(head),
             region.cursor(event),
-            capacity,
             start,
         ),
         consumer: Consumer::new(
-            region.words(512, bytes),
+            region.entries(512, capacity),
             region.cursor(tail),
             region.own_cursor(head),
             region.own_cursor(event),
-            capacity,
             start,
         ),
         region,

@@ -1,7 +1,8 @@
 //! Memory that two sides see, as cursors and words: the only place that touches it.
 //!
-//! A [`Region`] is written by one side and read by the other. The writer takes [`OwnCursor`] and [`OwnWords`]
-//! of it, the reader [`Cursor`] and [`Words`], which only load, so a read-only mapping suffices for them.
+//! A [`Region`] is written by one side and read by the other. The writer takes [`OwnCursor`], [`OwnEntries`] and
+//! [`OwnWords`] of it, the reader [`Cursor`], [`Entries`] and [`Words`], which only load, so a read-only mapping
+//! suffices for them.
 //!
 //! Words carry no order of their own: every access is relaxed, so that a hostile peer that writes at the wrong
 //! time changes what is read and nothing else. Order comes from the cursors. Under the model checker words
@@ -13,9 +14,9 @@ pub use machine::Region;
 pub use model::Region;
 
 #[cfg(not(ring_loom))]
-use machine::{CursorAt, WordsAt};
+use machine::{CursorAt, EntriesAt, WordsAt};
 #[cfg(ring_loom)]
-use model::{CursorAt, WordsAt};
+use model::{CursorAt, EntriesAt, WordsAt};
 
 use super::atomics::Ordering;
 
@@ -24,6 +25,12 @@ pub(super) struct Cursor(CursorAt);
 
 /// A cursor or event index that this side publishes.
 pub(super) struct OwnCursor(CursorAt);
+
+/// A ring's entries of `N` words, that the other side writes.
+pub(super) struct Entries<const N: usize>(EntriesAt<N>);
+
+/// A ring's entries of `N` words, that this side writes.
+pub(super) struct OwnEntries<const N: usize>(EntriesAt<N>);
 
 /// A run of words that the other side writes.
 pub(super) struct Words(WordsAt);
@@ -40,6 +47,14 @@ impl Region {
         OwnCursor(self.cursor_at(at))
     }
 
+    pub(super) fn entries<const N: usize>(&self, at: usize, capacity: u32) -> Entries<N> {
+        Entries(self.entries_at(at, mask(capacity)))
+    }
+
+    pub(super) fn own_entries<const N: usize>(&self, at: usize, capacity: u32) -> OwnEntries<N> {
+        OwnEntries(self.entries_at(at, mask(capacity)))
+    }
+
     pub(super) fn words(&self, at: usize, bytes: usize) -> Words {
         Words(self.words_at(at, bytes))
     }
@@ -47,6 +62,12 @@ impl Region {
     pub(super) fn own_words(&self, at: usize, bytes: usize) -> OwnWords {
         OwnWords(self.words_at(at, bytes))
     }
+}
+
+/// The bits of a cursor that say where its entry lies: with a power of two of entries there is always one.
+fn mask(capacity: u32) -> u32 {
+    assert!(capacity.is_power_of_two(), "{capacity} entries");
+    capacity - 1
 }
 
 impl Cursor {
@@ -63,13 +84,33 @@ impl OwnCursor {
     }
 }
 
-impl Words {
-    /// Copies `N` words from word `at` on, each read once.
-    #[inline]
-    pub(super) fn load<const N: usize>(&self, at: usize) -> [u64; N] {
-        self.0.load(at)
+impl<const N: usize> Entries<N> {
+    /// How many there are.
+    pub(super) fn capacity(&self) -> u32 {
+        self.0.mask + 1
     }
 
+    /// Copies the entry of a cursor, each word once.
+    #[inline]
+    pub(super) fn load(&self, cursor: u32) -> [u64; N] {
+        self.0.load(cursor)
+    }
+}
+
+impl<const N: usize> OwnEntries<N> {
+    /// How many there are.
+    pub(super) fn capacity(&self) -> u32 {
+        self.0.mask + 1
+    }
+
+    /// Fills the entry of a cursor.
+    #[inline]
+    pub(super) fn store(&self, cursor: u32, entry: &[u64; N]) {
+        self.0.store(cursor, entry);
+    }
+}
+
+impl Words {
     /// Copies as many words as `into` has, each read once.
     pub(super) fn copy(&self, at: usize, into: &mut [u64]) {
         for (i, word) in into.iter_mut().enumerate() {
@@ -99,6 +140,8 @@ mod machine {
     use std::slice;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+    use super::super::atomics::mutant;
 
     type Owner = Arc<dyn Any + Send + Sync>;
 
@@ -178,6 +221,16 @@ mod machine {
             }
         }
 
+        /// `mask + 1` entries, a power of two.
+        pub(super) fn entries_at<const N: usize>(&self, at: usize, mask: u32) -> EntriesAt<N> {
+            let bytes = (mask as usize + 1) * size_of::<[AtomicU64; N]>();
+            EntriesAt {
+                first: self.at(at, bytes, 8).cast(),
+                mask,
+                _owner: self.owner.clone(),
+            }
+        }
+
         pub(super) fn words_at(&self, at: usize, bytes: usize) -> WordsAt {
             WordsAt {
                 first: self.at(at, bytes, 8).cast(),
@@ -192,14 +245,22 @@ mod machine {
         _owner: Owner,
     }
 
+    pub(super) struct EntriesAt<const N: usize> {
+        first: NonNull<[AtomicU64; N]>,
+        pub(super) mask: u32,
+        _owner: Owner,
+    }
+
     pub(super) struct WordsAt {
         first: NonNull<AtomicU64>,
         count: usize,
         _owner: Owner,
     }
 
-    // SAFETY: as for `Region`, which both are parts of.
+    // SAFETY: as for `Region`, which all three are parts of.
     unsafe impl Send for CursorAt {}
+    // SAFETY: as for `Region`.
+    unsafe impl<const N: usize> Send for EntriesAt<N> {}
     // SAFETY: as for `Region`.
     unsafe impl Send for WordsAt {}
 
@@ -209,6 +270,30 @@ mod machine {
             // SAFETY: in bounds and aligned by `Region::at`; mapped as long as `_owner` lives; any bits are
             // a u32. An atomic load of this size is sound on read-only memory too.
             unsafe { self.word.as_ref() }
+        }
+    }
+
+    impl<const N: usize> EntriesAt<N> {
+        #[inline]
+        fn get(&self, cursor: u32) -> &[AtomicU64; N] {
+            let place = (cursor & self.mask >> mutant(9) as u32) as usize;
+            // SAFETY: `place` is at most `mask`, and `entries_at` made sure of the bounds and the alignment of
+            // `mask + 1` entries; the rest as in `CursorAt::get`.
+            unsafe { self.first.add(place).as_ref() }
+        }
+
+        #[inline]
+        pub(super) fn load(&self, cursor: u32) -> [u64; N] {
+            let entry = self.get(cursor);
+            std::array::from_fn(|i| load(&entry[i]))
+        }
+
+        #[inline]
+        pub(super) fn store(&self, cursor: u32, words: &[u64; N]) {
+            let entry = self.get(cursor);
+            for i in 0..N {
+                store(&entry[i], words[i]);
+            }
         }
     }
 
@@ -301,6 +386,11 @@ mod model {
             CursorAt(self.0.clone(), at / 128)
         }
 
+        pub(super) fn entries_at<const N: usize>(&self, at: usize, mask: u32) -> EntriesAt<N> {
+            let words = self.words_at(at, 0);
+            EntriesAt { words, mask }
+        }
+
         pub(super) fn words_at(&self, at: usize, _bytes: usize) -> WordsAt {
             WordsAt(self.0.clone(), at / 8)
         }
@@ -311,6 +401,21 @@ mod model {
     impl CursorAt {
         pub(super) fn get(&self) -> &AtomicU32 {
             &self.0.cursors[self.1]
+        }
+    }
+
+    pub(super) struct EntriesAt<const N: usize> {
+        words: WordsAt,
+        pub(super) mask: u32,
+    }
+
+    impl<const N: usize> EntriesAt<N> {
+        pub(super) fn load(&self, cursor: u32) -> [u64; N] {
+            self.words.load((cursor & self.mask) as usize * N)
+        }
+
+        pub(super) fn store(&self, cursor: u32, words: &[u64; N]) {
+            self.words.store((cursor & self.mask) as usize * N, words);
         }
     }
 

@@ -356,6 +356,9 @@ impl<T> Turns<T> {
 
     /// The share that holds least of the reserve, of those that it may serve now.
     fn next_of_reserve(&self) -> Option<ShareId> {
+        if !self.fits(Lane::Reserve, 0) {
+            return None;
+        }
         let ring = self.ring.iter().copied();
         let within = ring.filter(|&id| self.may(id) && self.is_within(id));
         // Where all are in debt, debts count from the least.

@@ -295,7 +295,7 @@ proptest! {
 
 proptest! {
     // Each case is hundreds of steps.
-    #![proptest_config(ProptestConfig::with_cases(600))]
+    #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
     fn bytes_of_busy_shares_are_as_their_weights_where_bytes_are_short(
