@@ -57,7 +57,8 @@ impl Access {
         match self {
             Access::All => true,
             Access::Only(granted) => granted.iter().any(|(of, prefix)| {
-                of == bucket && key.starts_with(&**prefix) && !(climbs(key) && !prefix.is_empty())
+                let inside = prefix.is_empty() || !climbs(key);
+                of == bucket && key.starts_with(&**prefix) && inside
             }),
         }
     }
