@@ -114,8 +114,7 @@ impl Shared {
             // Unconfirmed is counted by the ledger; the mapping goes either way, so nobody reads it again.
             let _ = self.revoke(&entry.slab, deadline);
             if entry.is_exported() {
-                // Its process may be slow to unmap it, or stopped. A client that only reads is past this: its
-                // pages are free when it unmaps them.
+                // Its process may be slow to unmap it, or stopped.
                 let _ = entry.slab.discard();
             }
         }

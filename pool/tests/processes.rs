@@ -207,7 +207,12 @@ fn handles_in_a_forked_child_do_nothing_and_the_parents_go_on() {
         ..ClientOptions::named("client")
     };
     let pool = host.for_client(options).unwrap();
-    let lease = pool.try_alloc(8, Memory::Host).unwrap();
+    let mut landing = pool.try_alloc(8, Memory::Host).unwrap().into_landing();
+    let mut window = landing.window(0, 8).unwrap();
+    window.arm(host.fabric(0).unwrap()).unwrap();
+    window.disarm();
+    drop(window);
+    let lease = landing.finish().unwrap();
     let (slot, slabs) = (lease.slot(), pool.slabs());
     let export = pool.export(slot.slab).unwrap();
     let slab = ImportedSlab::map(export.fd.as_fd(), export.len, slot.slab, true).unwrap();

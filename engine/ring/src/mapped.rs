@@ -16,7 +16,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use super::layout::Layout;
 use super::words::Region;
-use super::{Client, Regions, Service};
+use super::{Client, Service};
 
 /// Bytes of a page, of which mappings are made.
 const PAGE: usize = 4096;
@@ -186,13 +186,6 @@ fn map(fd: BorrowedFd<'_>, bytes: usize, prot: ProtFlags) -> Result<Region, MapE
     // this, before anybody else has the descriptor; by the sender's `make`, as `check` has seen). A region that is
     // mapped for reading is given to `Client::new` as the service's, which is only read.
     Ok(unsafe { Region::from_raw(base, bytes, Arc::new(mapped)) })
-}
-
-impl Regions {
-    /// Bytes that the regions of a queue take, as they are mapped.
-    pub fn mapped_bytes(layout: Layout) -> usize {
-        layout.client_bytes().next_multiple_of(PAGE) + layout.service_bytes().next_multiple_of(PAGE)
-    }
 }
 
 #[cfg(test)]
