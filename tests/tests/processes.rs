@@ -155,6 +155,10 @@ fn a_client_that_takes_no_completions_holds_up_nobody() {
 /// A service in a process of its own, over the rig's simulator.
 fn owner(host: &ServiceRig, socket: &Path, fabric: &Path) -> Client {
     let mut command = Command::new(env!("CARGO_BIN_EXE_owner"));
+    own(&mut command, host, socket, fabric)
+}
+
+fn own(command: &mut Command, host: &ServiceRig, socket: &Path, fabric: &Path) -> Client {
     let sim = &host.rig.sim;
     command.arg(socket).arg(sim.url());
     command
@@ -229,6 +233,52 @@ fn each_embedded_engine_is_an_rdma_client_of_its_own() {
         assert!(end.is_ok(), "{end:?}");
     }
     assert_eq!(host.rig.sim.counters().rdma_clients, 3);
+}
+
+/// A command that runs a program in a pid namespace of its own; `None` where the system allows none.
+fn elsewhere(program: &str) -> Option<Command> {
+    let unshare = || {
+        let mut command = Command::new("unshare");
+        command.args(["--pid", "--fork", "--kill-child"]);
+        command
+    };
+    let allowed = unshare().arg("true").stderr(Stdio::null()).status();
+    if !allowed.is_ok_and(|status| status.success()) {
+        eprintln!("skipped: no pid namespace can be made here");
+        return None;
+    }
+    let mut command = unshare();
+    command.arg(program);
+    Some(command)
+}
+
+#[test]
+fn a_client_of_another_pid_namespace_is_served_and_its_end_is_seen() {
+    let host = ServiceRig::new();
+    let Some(mut command) = elsewhere(env!("CARGO_BIN_EXE_attached")) else {
+        return;
+    };
+    let mut client = Client::run(command.arg(host.socket()).args(["busy", KEY]));
+    assert_eq!(client.line(), "busy");
+    drop(client);
+    host.assert_drains();
+}
+
+#[test]
+fn a_service_of_another_pid_namespace_does_not_see_who_its_client_is_and_serves_it() {
+    let host = ServiceRig::new();
+    let Some(mut command) = elsewhere(env!("CARGO_BIN_EXE_owner")) else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("s.sock");
+    let _service = own(&mut command, &host, &socket, &host.rig.fabric_folder());
+    for _ in 0..2 {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_attached"));
+        let mut client = Client::run(command.arg(&socket).args(["read", KEY, "5"]));
+        assert_eq!(client.line(), "done");
+        assert!(client.ended());
+    }
 }
 
 /// A user that is neither this one nor the one who stands for nobody.

@@ -13,6 +13,8 @@ mod listener;
 mod peer;
 mod rules;
 mod session;
+mod talk;
+mod watch;
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -2,31 +2,29 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
-use std::io;
 use std::num::NonZeroU32;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use rustix::net::SendFlags;
 use s3engine_pool::{ClientOptions, Memory, PoolError, SlabId, SlotId};
 use s3engine_ring::{Bell, Layout, SharedQueue, SocketBell};
 use s3engine_s3::error::{Error, ErrorKind};
 use s3engine_s3::list::ListQuery;
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use super::peer::Peer;
+use super::talk::{receive, send};
+use super::watch::{died, hear_bell};
 use super::{Access, ClientStats, Host};
 use crate::control::{
     Answer, Ask, ErrorRecord, Failure, Frames, Greeting, Hello, LARGEST_ASKED, Leased, Request,
-    Said, Slab, VERSIONS, Welcome, encode, send_with_fds,
+    Said, Slab, VERSIONS, Welcome, encode,
 };
 use crate::engine::{Engine, Inner};
 use crate::link::{Leases, Link};
@@ -120,48 +118,6 @@ pub(super) async fn run(host: Arc<Host>, socket: UnixStream, peer: Peer) {
     let why = session.serve(frames, version, peer.pidfd).await;
     let facts = &session.facts;
     tracing::info!(session = facts.number, client = %facts.label, pid = facts.pid, %why, "a client has left");
-}
-
-/// The next message of a client; why not is the end of its session.
-async fn receive<T: serde::de::DeserializeOwned>(
-    socket: &UnixStream,
-    frames: &mut Frames,
-) -> Result<T, String> {
-    let mut buffer = [0; 8 << 10];
-    loop {
-        match frames.next() {
-            Ok(Some((message, _))) => return Ok(message),
-            Ok(None) => {}
-            Err(error) => return Err(error.to_string()),
-        }
-        socket.readable().await.map_err(|error| error.to_string())?;
-        // Without room for descriptors: what a client sends of them is dropped by the kernel.
-        match socket.try_read(&mut buffer) {
-            Ok(0) => return Err("it has closed its socket".to_owned()),
-            Ok(n) => frames.extend(&buffer[..n]),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) => return Err(error.to_string()),
-        }
-    }
-}
-
-/// Sends a whole frame, descriptors beside its first byte.
-async fn send(socket: &UnixStream, frame: &[u8], fds: &[OwnedFd]) -> io::Result<()> {
-    let mut sent = 0;
-    while sent < frame.len() {
-        socket.writable().await?;
-        let fds: Vec<BorrowedFd<'_>> = match sent {
-            0 => fds.iter().map(AsFd::as_fd).collect(),
-            _ => Vec::new(),
-        };
-        let part = || send_with_fds(socket, &frame[sent..], &fds, SendFlags::DONTWAIT);
-        match socket.try_io(Interest::WRITABLE, part) {
-            Ok(n) => sent += n,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
 }
 
 /// An answer on its way, and the right to have asked, which comes back when it is sent.
@@ -575,38 +531,4 @@ impl Drop for Session {
 
 fn failed(error: Error) -> Failure {
     Failure::Request(Box::new(ErrorRecord::of(&error)))
-}
-
-/// Passes a client's rings on, until it has closed its end.
-async fn hear_bell(bell: Arc<SocketBell>, link: Arc<Link>) {
-    let Ok(bell) = watched(bell) else { return };
-    while let Ok(mut ready) = bell.readable().await {
-        // Before the drain: a ring that comes after it is an event of its own.
-        ready.clear_ready();
-        if bell.get_ref().drain().is_err() {
-            return;
-        }
-        link.to_engine.notify_one();
-    }
-}
-
-/// Completes when the client's process has ended.
-async fn died(pidfd: Option<OwnedFd>) -> String {
-    let watched = pidfd.and_then(|fd| watched(fd).ok());
-    match watched {
-        Some(pidfd) => {
-            let _ = pidfd.readable().await;
-            "its process has ended".to_owned()
-        }
-        None => std::future::pending().await,
-    }
-}
-
-/// Watches a descriptor until it can be read.
-#[allow(
-    deprecated,
-    reason = "the descriptor is the value's own, the same for as long as that lives"
-)]
-fn watched<T: AsRawFd>(of: T) -> io::Result<AsyncFd<T>> {
-    AsyncFd::with_interest(of, Interest::READABLE)
 }
