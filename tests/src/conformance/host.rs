@@ -118,7 +118,7 @@ pub struct Running {
 }
 
 /// Somebody who carries out GETs.
-pub trait Host {
+pub trait Host: Sync {
     /// As a line about a case names it.
     fn name(&self) -> &str;
 
