@@ -28,7 +28,9 @@ fn with_a_simulator_of_its_own_it_measures_both_paths() {
         "--json",
         "b.json",
     ];
-    let mut command = support::bare(&[&args[..], &SHORT].concat());
+    // Long enough for a whole object of the largest size, however busy the machine is.
+    let times = ["--duration", "1s", "--warmup", "50ms", "--floor", "50ms"];
+    let mut command = support::bare(&[&args[..], &times].concat());
     command
         .env("S3ENGINE_LOOPBACK_DIR", &loopback)
         .current_dir(folder.path());
