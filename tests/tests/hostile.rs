@@ -296,6 +296,37 @@ fn a_client_that_reads_no_answers_asks_no_more_and_holds_up_nobody() {
 }
 
 #[test]
+fn more_asks_than_are_answered_at_once_hold_up_nothing_else_of_the_session() {
+    let silent = s3sim::Rule::new(s3sim::Action::NeverAnswer).key("*silent");
+    let host = ServiceRig::with(Rig::new([silent]), |_| {});
+    let mut raw = Raw::greeted(&host);
+    for id in 1..=40 {
+        let named = json!({"bucket": "bench", "key": "1KiB-silent"});
+        raw.say(&json!({"id": id, "ask": {"Head": named}}));
+    }
+    for request in 1..=40 {
+        raw.say(&json!({"id": 0, "ask": {"Forget": {"request": request}}}));
+    }
+    raw.say(&json!({"id": 99, "ask": {"Lease": {"len": 10, "align": 4096}}}));
+    let (answer, _) = raw.hear().unwrap();
+    assert_eq!(answer["id"], 99, "{answer}");
+    drop(raw);
+    host.assert_drains();
+}
+
+#[test]
+fn a_refusal_that_is_not_read_keeps_no_service_from_its_end() {
+    let mut host = ServiceRig::new();
+    let mut raw = Raw::silent(&host);
+    let endpoint = "\u{7f}".repeat(60_000);
+    raw.say(&json!({"versions": [1, 1], "endpoint": endpoint, "label": "raw"}));
+    let began = std::time::Instant::now();
+    host.service = None;
+    assert!(began.elapsed() < PATIENCE / 2);
+    raw.assert_ended();
+}
+
+#[test]
 fn a_bell_that_is_rung_without_end_and_never_heard_holds_up_nobody() {
     let host = ServiceRig::new();
     let honest = host.client();

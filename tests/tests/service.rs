@@ -1,7 +1,7 @@
 //! Clients of a host service. They run in the service's own process here, over the same sockets and mappings as
 //! they would in another one; `processes` has those.
 
-use s3engine::service::{Service, ServiceError};
+use s3engine::service::{Caps, Service, ServiceError};
 use s3engine::{
     ConnectError, ConnectOptions, Engine, Get, ListQuery, Memory, Path, Policy, QueueOptions,
     Reason,
@@ -134,9 +134,60 @@ fn a_second_service_at_the_same_socket_is_refused_and_a_dead_ones_socket_is_repl
         "the first goes on"
     );
     host.service = None;
-    std::fs::write(host.socket(), b"left behind").unwrap();
+    drop(std::os::unix::net::UnixListener::bind(host.socket()).unwrap());
     host.service = Some(Service::start(host.options()).unwrap());
     assert!(block_on(host.client().head("bench", KEY)).is_ok());
+}
+
+#[test]
+fn what_is_not_a_socket_is_never_replaced() {
+    let mut host = ServiceRig::new();
+    host.service = None;
+    std::fs::write(host.socket(), b"a file of somebody's").unwrap();
+    let refused = Service::start(host.options()).unwrap_err();
+    assert!(refused.to_string().contains("not a socket"), "{refused}");
+    assert_eq!(
+        std::fs::read(host.socket()).unwrap(),
+        b"a file of somebody's"
+    );
+}
+
+#[test]
+fn caps_that_would_keep_everybody_out_are_refused() {
+    let host = ServiceRig::new();
+    let breaks: [fn(&mut Caps); 5] = [
+        |caps| caps.sessions = 0,
+        |caps| caps.entries = 3,
+        |caps| caps.entries = u32::MAX,
+        |caps| caps.bytes = Some(1),
+        |caps| caps.requests = Some(0),
+    ];
+    for broken in breaks {
+        let mut options = host.options();
+        options.socket = host.rig.folder().join("other.sock");
+        broken(&mut options.caps);
+        let refused = Service::start(options);
+        assert!(
+            matches!(refused, Err(ServiceError::Caps { .. })),
+            "{refused:?}"
+        );
+    }
+}
+
+#[test]
+fn the_rings_of_all_queues_are_bounded_together() {
+    let host = ServiceRig::with(Rig::new([]), |options| options.caps.queue_bytes = 5 << 20);
+    let (one, other) = (host.client(), host.client());
+    let first = one.queue(QueueOptions { capacity: 1024 });
+    let served = |client: &Engine| {
+        let mut queue = client.queue(QueueOptions { capacity: 1024 });
+        queue.push(Get::new("bench", KEY)).unwrap();
+        queue.submit();
+        queue.next(PATIENCE).unwrap().unwrap().is_ok()
+    };
+    assert!(!served(&other), "there is no room for a second one");
+    drop(first);
+    wait_until("it has room again", || served(&other));
 }
 
 #[test]

@@ -9,9 +9,11 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak, mpsc};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use event_listener::Event;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use s3engine_pool::Process;
 use s3engine_ring::{Client, Layout, SocketBell};
 use s3engine_s3::error::ErrorKind;
@@ -70,7 +72,7 @@ impl Connection {
             socket: path.to_owned(),
             why,
         };
-        let mut socket = UnixStream::connect(path).map_err(|source| ConnectError::NoService {
+        let mut socket = connect(path).map_err(|source| ConnectError::NoService {
             socket: path.to_owned(),
             source,
         })?;
@@ -85,6 +87,8 @@ impl Connection {
             Greeting::Welcome(welcome) => welcome,
             Greeting::Refused(why) => {
                 let socket = path.to_owned();
+                // It ends up on terminals.
+                let why = why.chars().filter(|c| !c.is_control()).collect();
                 return Err(ConnectError::Refused { socket, why });
             }
         };
@@ -278,10 +282,23 @@ fn default_label() -> String {
     format!("{} {}", program.to_string_lossy(), std::process::id())
 }
 
+/// Connects, within a bound: a service that takes nobody in lets others wait.
+fn connect(path: &Path) -> io::Result<UnixStream> {
+    let flags = SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    set_socket_timeout(&socket, Timeout::Send, Some(TO_GREET))?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(UnixStream::from(socket))
+}
+
 fn greet(socket: &mut UnixStream, hello: &Hello, frames: &mut Frames) -> Result<Greeting, String> {
-    let text = |error: io::Error| error.to_string();
+    let until = Instant::now() + TO_GREET;
+    let late = || format!("it has not greeted within {TO_GREET:?}");
+    let text = |error: io::Error| match error.kind() {
+        io::ErrorKind::WouldBlock => late(),
+        _ => error.to_string(),
+    };
     socket.set_read_timeout(Some(TO_GREET)).map_err(text)?;
-    socket.set_write_timeout(Some(TO_GREET)).map_err(text)?;
     // A service that refuses at once may have closed already, and its greeting says why.
     let said = socket.write_all(&encode(hello, 0));
     loop {
@@ -293,6 +310,10 @@ fn greet(socket: &mut UnixStream, hello: &Hello, frames: &mut Frames) -> Result<
             }
             Ok(None) => {}
             Err(error) => return Err(error.to_string()),
+        }
+        // However slowly the words drip.
+        if Instant::now() > until {
+            return Err(late());
         }
         if !frames.receive(&*socket).map_err(text)? {
             said.map_err(text)?;

@@ -2,9 +2,9 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixListener as StdListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,7 +32,9 @@ pub(super) fn bind(socket: &Path, for_others: bool) -> Result<(Lock, StdListener
         _ => Path::new("."),
     };
     make_folder(folder).map_err(system("cannot make the folder", folder))?;
-    let path = socket.with_extension("lock");
+    let mut path = socket.as_os_str().to_owned();
+    path.push(".lock");
+    let path = PathBuf::from(path);
     let lock = OpenOptions::new()
         .write(true)
         .create(true)
@@ -48,18 +50,25 @@ pub(super) fn bind(socket: &Path, for_others: bool) -> Result<(Lock, StdListener
         }
         Err(errno) => return Err(system("cannot lock", &path)(errno.into())),
     }
-    // Whoever served it is gone: the lock says so.
-    match fs::remove_file(socket) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            return Err(system("cannot replace", socket)(error));
-        }
-        _ => {}
-    }
+    remove_stale(socket).map_err(system("cannot replace", socket))?;
     let listener = StdListener::bind(socket).map_err(system("cannot listen at", socket))?;
     open_to(socket, for_others)
         .and_then(|()| listener.set_nonblocking(true))
         .map_err(system("cannot listen at", socket))?;
     Ok((Lock(lock), listener))
+}
+
+/// Removes a socket that nobody serves: the lock says so. Anything else that is there stays.
+fn remove_stale(socket: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(socket) {
+        Ok(is) if is.file_type().is_socket() => fs::remove_file(socket),
+        Ok(_) => {
+            let why = "something that is not a socket is there";
+            Err(io::Error::new(io::ErrorKind::AlreadyExists, why))
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
 }
 
 /// Lets others through to the socket, or nobody but its user. Who of them may attach is decided by what the kernel

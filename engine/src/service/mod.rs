@@ -20,6 +20,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -59,8 +60,10 @@ pub struct Caps {
     pub sessions_per_uid: usize,
     /// Queues of one session.
     pub queues: usize,
-    /// Entries of one queue.
+    /// Entries of one queue: a power of two.
     pub entries: u32,
+    /// Bytes of the rings of all queues, about 4 KiB an entry. They are not the pool's.
+    pub queue_bytes: u64,
     /// Bytes that one session may lease; the pool's own bound where absent.
     pub bytes: Option<u64>,
     /// Requests of one session under way at once.
@@ -76,6 +79,7 @@ impl Default for Caps {
             sessions_per_uid: 512,
             queues: 256,
             entries: 4096,
+            queue_bytes: 1 << 30,
             bytes: None,
             requests: None,
             slab_bytes: 64 << 20,
@@ -84,6 +88,27 @@ impl Default for Caps {
 }
 
 impl Caps {
+    /// Which of them would keep everybody out.
+    fn senseless(&self) -> Option<&'static str> {
+        let entries = self.entries.is_power_of_two() && self.entries <= s3engine_ring::MAX_ENTRIES;
+        let senseless = [
+            (self.sessions == 0, "no sessions"),
+            (self.sessions_per_uid == 0, "no sessions of a user"),
+            (self.queues == 0, "no queues"),
+            (
+                !entries,
+                "entries of a queue that are no power of two up to 32768",
+            ),
+            (self.queue_bytes < 1 << 20, "less than 1 MiB for queues"),
+            (
+                self.bytes.is_some_and(|bytes| bytes < 2 << 20),
+                "less than 2 MiB for a client",
+            ),
+            (self.requests == Some(0), "no requests"),
+        ];
+        senseless.iter().find(|(is, _)| *is).map(|(_, what)| *what)
+    }
+
     /// What one session may have under way.
     pub(crate) fn of_share(&self) -> Limits {
         Limits {
@@ -105,6 +130,12 @@ pub enum ServiceError {
     /// There is nothing to serve.
     #[error("a service needs an endpoint, and no two of one name")]
     Endpoints,
+    /// A cap that would keep everybody out.
+    #[error("the caps leave {what}")]
+    Caps {
+        /// What they leave.
+        what: &'static str,
+    },
     /// The system refused.
     #[error("{what} {}: {source}", path.display())]
     System {
@@ -129,6 +160,8 @@ pub(crate) struct Host {
     /// No new sessions and no new queues.
     pub(crate) draining: CancellationToken,
     pub(crate) stop: CancellationToken,
+    /// Of the rings that there are.
+    pub(crate) queue_bytes: AtomicU64,
     pub(crate) tasks: TaskTracker,
 }
 
@@ -168,6 +201,9 @@ impl Service {
         if names.is_empty() || names.len() < options.endpoints.len() {
             return Err(ServiceError::Endpoints);
         }
+        if let Some(what) = options.caps.senseless() {
+            return Err(ServiceError::Caps { what });
+        }
         let others = !options.allow.is_empty();
         let (lock, socket) = listener::bind(&options.socket, others)?;
         let host = Arc::new(Host {
@@ -179,6 +215,7 @@ impl Service {
             sessions: Mutex::default(),
             draining: CancellationToken::new(),
             stop: CancellationToken::new(),
+            queue_bytes: AtomicU64::new(0),
             tasks: TaskTracker::new(),
         });
         let system = |source| ServiceError::System {

@@ -36,8 +36,17 @@ use crate::under_way::Progress;
 /// A client that says nothing of itself for this long is sent away.
 const TO_SAY_HELLO: Duration = Duration::from_secs(10);
 
-/// Asks of one session under way or not yet answered. A client that reads no answers asks no more.
+/// A refusal that is not read by then is not said.
+const TO_HEAR_NO: Duration = Duration::from_secs(1);
+
+/// Asks of one session under way or not yet read as answered. Others wait.
 const MOST_ASKS: usize = 16;
+
+/// Asks that may wait. Who has more reads no answers, or asks without end.
+const MOST_WAITING: usize = 4096;
+
+/// Objects that one session may have open.
+const MOST_OBJECTS: usize = 65_536;
 
 /// The longest label.
 const LONGEST_LABEL: usize = 128;
@@ -53,12 +62,30 @@ pub(crate) struct Facts {
     tenant: Arc<Tenant>,
     leases: Arc<Leases>,
     queues: AtomicUsize,
+    /// What it asked for and was not answered.
+    asks: AtomicU64,
     ended: CancellationToken,
 }
 
+/// One ask, counted until it is dropped.
+struct Counted(Arc<Facts>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.asks.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl Facts {
+    /// GETs of its queues, and asks, that have not ended.
     pub(super) fn outstanding(&self) -> u64 {
-        self.tenant.outstanding.load(Ordering::Relaxed)
+        let asks = self.asks.load(Ordering::Relaxed);
+        self.tenant.outstanding.load(Ordering::Relaxed) + asks
+    }
+
+    fn ask(self: &Arc<Self>) -> Counted {
+        self.asks.fetch_add(1, Ordering::Relaxed);
+        Counted(Arc::clone(self))
     }
 
     pub(super) fn under_way(&self) -> Vec<Arc<Progress>> {
@@ -94,27 +121,31 @@ impl Facts {
 pub(super) async fn run(host: Arc<Host>, socket: UnixStream, peer: Peer) {
     let socket = Rc::new(socket);
     let mut frames = Frames::new(LARGEST_ASKED);
-    let hello = async {
+    let admitted = async {
+        // Who may not attach at all does not keep others from it by saying nothing.
+        if !host.admits(peer.uid, &peer.groups) {
+            return Err(format!("uid {} may not attach", peer.uid));
+        }
         let hello = receive::<Hello>(&socket, &mut frames);
         match tokio::time::timeout(TO_SAY_HELLO, hello).await {
-            Ok(hello) => hello,
+            Ok(hello) => Session::admit(&host, &socket, &peer, hello?),
             Err(_) => Err("it did not say who it is".to_owned()),
         }
     };
-    let hello = tokio::select! {
-        hello = hello => hello,
+    let admitted = tokio::select! {
+        admitted = admitted => admitted,
         () = host.stop.cancelled() => return,
     };
-    let (session, version) =
-        match hello.and_then(|hello| Session::admit(&host, &socket, &peer, hello)) {
-            Ok(admitted) => admitted,
-            Err(why) => {
-                tracing::warn!(pid = peer.pid, uid = peer.uid, %why, "a client is refused");
-                // It may be gone.
-                let _ = send(&socket, &encode(&Greeting::Refused(why), 0), &[]).await;
-                return;
-            }
-        };
+    let (session, version) = match admitted {
+        Ok(admitted) => admitted,
+        Err(why) => {
+            tracing::warn!(pid = peer.pid, uid = peer.uid, %why, "a client is refused");
+            let refusal = encode(&Greeting::Refused(why), 0);
+            // It may be gone, or read nothing.
+            let _ = tokio::time::timeout(TO_HEAR_NO, send(&socket, &refusal, &[])).await;
+            return;
+        }
+    };
     let why = session.serve(frames, version, peer.pidfd).await;
     let facts = &session.facts;
     tracing::info!(session = facts.number, client = %facts.label, pid = facts.pid, %why, "a client has left");
@@ -152,9 +183,6 @@ impl Session {
         peer: &Peer,
         hello: Hello,
     ) -> Result<(Rc<Session>, u32), String> {
-        if !host.admits(peer.uid, &peer.groups) {
-            return Err(format!("uid {} may not attach", peer.uid));
-        }
         if host.draining.is_cancelled() {
             return Err("the service is about to end".to_owned());
         }
@@ -171,6 +199,7 @@ impl Session {
         let Some((endpoint, engine)) = host.endpoints.iter().find(named) else {
             let names: Vec<_> = host.endpoints.iter().map(|(name, _)| &**name).collect();
             let wanted = hello.endpoint.unwrap_or_default();
+            let wanted: String = wanted.chars().take(LONGEST_LABEL).collect();
             return Err(format!(
                 "no endpoint {wanted:?}: there are {}",
                 names.join(", ")
@@ -223,6 +252,7 @@ impl Session {
             label,
             leases: Arc::default(),
             queues: AtomicUsize::new(0),
+            asks: AtomicU64::new(0),
             ended: host.stop.child_token(),
         });
         sessions.insert(number, Arc::clone(&facts));
@@ -299,9 +329,6 @@ impl Session {
         // Dropped with this future: what was asked for ends with the session.
         let mut tasks = JoinSet::new();
         loop {
-            let Ok(asked) = Arc::clone(&asks).acquire_owned().await else {
-                return "the session was ended".to_owned();
-            };
             let request: Request = match receive(&self.socket, &mut frames).await {
                 Ok(request) => request,
                 Err(why) => return why,
@@ -319,10 +346,16 @@ impl Session {
                         task.abort();
                     }
                 }
-                ask => {
+                ask if tasks.len() < MOST_WAITING => {
                     let (this, answers) = (Rc::clone(self), answers.clone());
-                    let id = request.id;
+                    let (id, asks) = (request.id, Arc::clone(&asks));
+                    let counted = self.facts.ask();
                     let task = tasks.spawn_local(async move {
+                        let _counted = counted;
+                        // Closed with the session, which ends this too.
+                        let Ok(asked) = asks.acquire_owned().await else {
+                            return;
+                        };
                         let answered = this.answer(ask, &answers).await;
                         this.running.borrow_mut().remove(&id);
                         let (said, fds) = match answered {
@@ -336,7 +369,10 @@ impl Session {
                     });
                     self.running.borrow_mut().insert(id, task);
                 }
+                _ => return format!("{MOST_WAITING} asks of it wait already"),
             }
+            // Many small messages do not hold up others on the thread.
+            tokio::task::yield_now().await;
         }
     }
 
@@ -361,6 +397,10 @@ impl Session {
             }
             Ask::Open { bucket, key } => {
                 self.check("HEAD", &bucket, &key)?;
+                if self.objects.borrow().len() >= MOST_OBJECTS {
+                    let why = format!("{MOST_OBJECTS} objects are open already");
+                    return Err(Failure::Refused(why));
+                }
                 let object = self.engine.open(&bucket, &key).await.map_err(failed)?;
                 let (id, info) = (object.id(), object.info().clone());
                 self.objects.borrow_mut().insert(id, object);
@@ -482,6 +522,12 @@ impl Session {
             )));
         }
         let layout = Layout::new(entries).map_err(|error| refused(error.to_string()))?;
+        let bytes = Bytes::take(&self.host, layout).ok_or_else(|| {
+            let most = caps.queue_bytes;
+            refused(format!(
+                "the queues of all clients have the {most} bytes that they may have"
+            ))
+        })?;
         let shared = SharedQueue::create(layout).map_err(|error| refused(error.to_string()))?;
         let (near, far) = SocketBell::pair().map_err(|error| refused(error.to_string()))?;
         let near = Arc::new(near);
@@ -506,10 +552,30 @@ impl Session {
                     () = hear_bell(near, link) => closed.cancel(),
                 }
                 facts.queues.fetch_sub(1, Ordering::Relaxed);
+                drop(bytes);
             })
         }));
         let fds = vec![shared.client_region, shared.service_region, far.into_fd()];
         Ok((Said::Queue, fds))
+    }
+}
+
+/// Bytes of a queue's regions, out of those that all queues may have.
+struct Bytes(Arc<Host>, u64);
+
+impl Bytes {
+    fn take(host: &Arc<Host>, layout: Layout) -> Option<Self> {
+        let bytes = (layout.client_bytes() + layout.service_bytes()) as u64;
+        let taken = Self(Arc::clone(host), bytes);
+        let before = host.queue_bytes.fetch_add(bytes, Ordering::Relaxed);
+        // What was taken too much goes back on drop.
+        (before + bytes <= host.caps.queue_bytes).then_some(taken)
+    }
+}
+
+impl Drop for Bytes {
+    fn drop(&mut self) {
+        self.0.queue_bytes.fetch_sub(self.1, Ordering::Relaxed);
     }
 }
 

@@ -82,6 +82,7 @@ pub(crate) struct CapsTable {
     pub(crate) sessions_per_uid: Option<usize>,
     pub(crate) queues: Option<usize>,
     pub(crate) entries: Option<u32>,
+    pub(crate) queue_bytes: Option<Size>,
     pub(crate) bytes: Option<Size>,
     pub(crate) requests: Option<usize>,
 }

@@ -108,6 +108,7 @@ fn caps(file: &File, slab_bytes: u64) -> Caps {
         sessions_per_uid: caps.sessions_per_uid.unwrap_or(default.sessions_per_uid),
         queues: caps.queues.unwrap_or(default.queues),
         entries: caps.entries.unwrap_or(default.entries),
+        queue_bytes: caps.queue_bytes.map_or(default.queue_bytes, |size| size.0),
         bytes: caps.bytes.map(|size| size.0).or(default.bytes),
         requests: caps.requests.or(default.requests),
         slab_bytes,
