@@ -1,8 +1,8 @@
 //! Submission and completion of many GETs by one thread, over the rings.
 //!
 //! ```text
-//! push, push ── submit ──> SQEs ──> session (a task of one of the engine's threads) ──> workers
-//!  staged   <── wait, next, completions ── CQEs <── session <──────────────────────────────┘
+//! push, push ── submit ──> SQEs ──> the engine's end (`served`, or in the host service) ──> workers
+//!  staged   <── wait, next, completions ── CQEs <── the engine's end <─────────────────────────┘
 //!  └────────────── together at most `capacity` ───────────┘
 //! ```
 //! What a GET and its completion say goes through the rings; its buffer waits beside them, under the name of its

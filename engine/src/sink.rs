@@ -1,5 +1,5 @@
-//! Where completions go: to a queue's session, or to a single waiter. Each GET ends in exactly one, whatever
-//! happens.
+//! Where completions go: to the engine's end of a queue, or to a single waiter. Each GET ends in exactly one,
+//! whatever happens.
 
 use tokio::sync::{mpsc, oneshot};
 
@@ -15,15 +15,15 @@ impl Sink {
     /// Delivers news of a GET that goes on. A single waiter hears only of the end.
     pub(crate) fn news(&self, completion: Completion) {
         debug_assert!(completion.flags.contains(Flags::MORE));
-        if let Sink::Queue(session) = self {
-            let _ = session.send(completion);
+        if let Sink::Queue(served) = self {
+            let _ = served.send(completion);
         }
     }
 
     /// Delivers the end. Where nobody waits any more, the buffer returns to the pool.
     pub(crate) fn end(self, completion: Completion) {
         match self {
-            Sink::Queue(session) => drop(session.send(completion)),
+            Sink::Queue(served) => drop(served.send(completion)),
             Sink::Waiter(waiter) => drop(waiter.send(completion)),
         }
     }
