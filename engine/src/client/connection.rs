@@ -347,10 +347,15 @@ fn read_answers(socket: &UnixStream, mut frames: Frames, connection: &Weak<Conne
                 if let Ok(Said::Changed) = answer.said {
                     connection.changed.notify(usize::MAX);
                 }
-                // Nobody may wait any more.
                 let waiter = connection.waiting().remove(&answer.id);
-                if let Some(waiter) = waiter {
-                    waiter.tell(answer.said.map(|said| (said, fds)));
+                match (waiter, answer.said) {
+                    (Some(waiter), said) => waiter.tell(said.map(|said| (said, fds))),
+                    // Nobody waits any more: what came too late goes back.
+                    (None, Ok(Said::Leased(leased))) => {
+                        let slots = vec![leased.slot];
+                        connection.say(Ask::Free { slots });
+                    }
+                    (None, _) => {}
                 }
                 continue;
             }
