@@ -167,7 +167,8 @@ impl EngineBuilder {
         self
     }
 
-    /// Threads that move bytes. As many as there are processors, at most 16, by default.
+    /// Threads that move bytes, and as many again that serve queues and GETs of up to 256 KiB. As many as there are
+    /// processors, at most 16, by default.
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = Some(threads);
         self

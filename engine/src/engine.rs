@@ -89,15 +89,14 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
-    pub(crate) fn start(core: Core, orders: Vec<Orders>) -> io::Result<Self> {
+    pub(crate) fn start(core: Core, orders: Vec<(String, Orders)>) -> io::Result<Self> {
         let mut inner = Self {
             core: Arc::new(core),
             threads: Vec::new(),
         };
-        for (nth, orders) in orders.into_iter().enumerate() {
-            inner
-                .threads
-                .push(worker::start(nth, Arc::clone(&inner.core), orders)?);
+        for (name, orders) in orders {
+            let core = Arc::clone(&inner.core);
+            inner.threads.push(worker::start(name, core, orders)?);
         }
         Ok(inner)
     }
@@ -114,7 +113,7 @@ impl Home for Inner {
         let tenant = Arc::clone(&self.core.tenant);
         let (of_link, ends) = (Arc::clone(&link), closed.clone());
         let served = ServedQueue::new(service, entries, of_link, ends, tenant);
-        self.core.workers.spawn(Box::new(move |lane| {
+        self.core.workers.quick.spawn(Box::new(move |lane| {
             Box::pin(async move {
                 // Never so: this process keeps to the rules.
                 if let Err(ended) = served.run(lane).await {

@@ -45,7 +45,7 @@ pub(crate) fn submit(core: &Arc<Core>, get: Get, sink: Sink, cancel: Cancellatio
     }
     let until = after(submitted, get.deadline.unwrap_or(core.deadline));
     let interrupt = Interrupt::new(cancel, core.stop.clone(), until);
-    core.workers.spawn(Box::new(move |lane| {
+    core.workers.bulk.spawn(Box::new(move |lane| {
         Box::pin(run(lane, get, report, interrupt))
     }));
 }

@@ -37,7 +37,7 @@ pub(crate) async fn ask<T: Send + 'static>(
     let interrupt = Interrupt::new(cancel, core.stop.clone(), until);
     let (sender, receiver) = oneshot::channel();
     let raised = error.clone();
-    core.workers.spawn(Box::new(move |lane| {
+    core.workers.quick.spawn(Box::new(move |lane| {
         Box::pin(async move {
             let last = Rc::new(LastError::default());
             let answer = interrupt.or(request(lane, Rc::clone(&last))).await;

@@ -169,11 +169,15 @@ impl ServedQueue {
         if small && lane.has_time() {
             let work = operation::run(Rc::clone(lane), get, report, interrupt);
             lane.tasks.spawn_local(work);
-        } else {
-            core.workers.spawn(Box::new(move |lane| {
-                Box::pin(operation::run(lane, get, report, interrupt))
-            }));
+            return;
         }
+        let crew = match small {
+            true => &core.workers.quick,
+            false => &core.workers.bulk,
+        };
+        crew.spawn(Box::new(move |lane| {
+            Box::pin(operation::run(lane, get, report, interrupt))
+        }));
     }
 
     /// Puts a completion on the ring, and its buffer where the client takes it.

@@ -1,4 +1,8 @@
 //! Worker threads: each one runtime, one set of connections, many GETs.
+//!
+//! There are two crews. The quick one serves queues and makes requests of few bytes, the other moves the parts of
+//! large GETs: what takes its thread microseconds never waits behind what takes it milliseconds, and where
+//! processors are short the kernel shares them between the two.
 
 use std::future::Future;
 use std::io;
@@ -59,9 +63,10 @@ impl Lane {
         }
     }
 
-    /// Whether the thread has not much more to do than the one whose turn it is.
+    /// Whether a thread of the quick crew has not much more to do than the one whose turn it is.
     pub(crate) fn has_time(&self) -> bool {
-        self.tasks.len() <= self.core.workers.turn().1.len() + Self::LEAD
+        let (_, turn) = self.core.workers.quick.turn();
+        self.tasks.len() <= turn.len() + Self::LEAD
     }
 }
 
@@ -70,55 +75,75 @@ type Task = Pin<Box<dyn Future<Output = ()>>>;
 /// Work for a thread: makes its task there, since tasks never leave their thread.
 pub(crate) type Job = Box<dyn FnOnce(Rc<Lane>) -> Task + Send>;
 
-/// The threads that run jobs, in rotation.
-pub(crate) struct Workers {
-    /// What leads to each, and what it does.
-    lanes: Vec<(mpsc::UnboundedSender<Job>, TaskTracker)>,
-    next: AtomicUsize,
-}
+/// What leads to a thread, and what it does.
+type Desk = (mpsc::UnboundedSender<Job>, TaskTracker);
 
 /// What a thread is given to work on.
 pub(crate) type Orders = (mpsc::UnboundedReceiver<Job>, TaskTracker);
 
-impl Workers {
-    /// Makes the channels of `count` threads, and their receiving ends.
-    pub(crate) fn new(count: usize) -> (Self, Vec<Orders>) {
+/// Threads that run jobs, in rotation.
+pub(crate) struct Crew {
+    desks: Vec<Desk>,
+    next: AtomicUsize,
+}
+
+impl Crew {
+    fn new(count: usize) -> (Self, Vec<Orders>) {
         let both = |_| {
             let ((sender, receiver), tasks) = (mpsc::unbounded_channel(), TaskTracker::new());
             ((sender, tasks.clone()), (receiver, tasks))
         };
-        let (lanes, orders) = (0..count.max(1)).map(both).unzip();
+        let (desks, orders) = (0..count.max(1)).map(both).unzip();
         let next = AtomicUsize::new(0);
-        (Self { lanes, next }, orders)
+        (Self { desks, next }, orders)
     }
 
     /// The thread whose turn it is.
-    fn turn(&self) -> &(mpsc::UnboundedSender<Job>, TaskTracker) {
-        &self.lanes[self.next.load(Ordering::Relaxed) % self.lanes.len()]
+    fn turn(&self) -> &Desk {
+        &self.desks[self.next.load(Ordering::Relaxed) % self.desks.len()]
     }
 
     /// Runs a job on the next thread. A job that the engine has no thread for any more is dropped, and
     /// what it holds reports so.
     pub(crate) fn spawn(&self, job: Job) {
-        let nth = self.next.fetch_add(1, Ordering::Relaxed) % self.lanes.len();
-        let _ = self.lanes[nth].0.send(job);
+        let nth = self.next.fetch_add(1, Ordering::Relaxed) % self.desks.len();
+        let _ = self.desks[nth].0.send(job);
+    }
+}
+
+/// All threads of an engine.
+pub(crate) struct Workers {
+    /// For queues, and requests of few bytes.
+    pub(crate) quick: Crew,
+    /// For parts of large GETs.
+    pub(crate) bulk: Crew,
+}
+
+impl Workers {
+    /// Makes two crews of `count` threads, and what their threads start with, by name.
+    pub(crate) fn new(count: usize) -> (Self, Vec<(String, Orders)>) {
+        let ((quick, of_quick), (bulk, of_bulk)) = (Crew::new(count), Crew::new(count));
+        let named = |crew: &'static str, orders: Vec<Orders>| {
+            let name = move |(nth, orders)| (format!("s3engine-{crew}{nth}"), orders);
+            orders.into_iter().enumerate().map(name)
+        };
+        let orders = named("q", of_quick).chain(named("", of_bulk)).collect();
+        (Self { quick, bulk }, orders)
     }
 }
 
 /// Starts one thread. It ends when the engine stops and its tasks have ended.
-pub(crate) fn start(nth: usize, core: Arc<Core>, orders: Orders) -> io::Result<JoinHandle<()>> {
+pub(crate) fn start(name: String, core: Arc<Core>, orders: Orders) -> io::Result<JoinHandle<()>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    thread::Builder::new()
-        .name(format!("s3engine-{nth}"))
-        .spawn(move || {
-            let local = LocalSet::new();
-            local.block_on(&runtime, run(core, orders));
-            // Blocking calls (making a slab) are left to end by themselves.
-            drop(local);
-            runtime.shutdown_background();
-        })
+    thread::Builder::new().name(name).spawn(move || {
+        let local = LocalSet::new();
+        local.block_on(&runtime, run(core, orders));
+        // Blocking calls (making a slab) are left to end by themselves.
+        drop(local);
+        runtime.shutdown_background();
+    })
 }
 
 async fn run(core: Arc<Core>, (mut jobs, tasks): Orders) {

@@ -1,6 +1,6 @@
 //! Shared host memory, mapped: by the owner who made it (see `host`), and by those who import it.
 //!
-//! All `unsafe` that maps or touches raw memory is in this file.
+//! All `unsafe` that maps or touches the memory of slabs is in this file.
 
 use std::cell::OnceCell;
 use std::ffi::c_void;

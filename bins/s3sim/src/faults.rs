@@ -103,7 +103,7 @@ pub enum Action {
         /// Milliseconds.
         ms: u64,
     },
-    /// The body comes in pieces of `bytes` with `ms` between them.
+    /// The body, or the RDMA write, comes in pieces of `bytes` with `ms` between them.
     Trickle {
         /// Bytes of one piece.
         bytes: u64,

@@ -9,6 +9,7 @@
 
 use std::collections::HashSet;
 use std::io;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -86,12 +87,18 @@ impl Rdma {
                 return Ok(write_late(tally, &window, object, part).await);
             }
             Some(Action::RdmaTransferFailed) => {
-                write(&window, object, part.first, part.len / 2)
+                let half = part.len / 2;
+                write(&window, object, part.first, 0..half)
                     .await
                     .map_err(failed)?;
                 return Err(failed("by a fault rule"));
             }
-            _ => write(&window, object, part.first, part.len)
+            Some(Action::Trickle { bytes, ms }) => {
+                trickle(&window, object, part, *bytes, Duration::from_millis(*ms))
+                    .await
+                    .map_err(failed)?
+            }
+            _ => write(&window, object, part.first, 0..part.len)
                 .await
                 .map_err(failed)?,
         }
@@ -189,7 +196,7 @@ fn written(object: &Object, part: Span, fault: Option<&Action>) -> Answer {
 
 /// Writes when nobody waits any more, counts how that went, and ends the connection.
 async fn write_late(tally: &Tally, window: &RemoteWindow, object: &Object, part: Span) -> Answer {
-    match write(window, object, part.first, part.len).await {
+    match write(window, object, part.first, 0..part.len).await {
         Ok(()) => add(&tally.late_writes_landed, 1),
         Err(error) => {
             tracing::info!(%error, "a late write was refused");
@@ -204,27 +211,47 @@ async fn write_late(tally: &Tally, window: &RemoteWindow, object: &Object, part:
     answer
 }
 
-/// Writes `len` bytes of the object from `first` on to the start of the window.
+/// Writes pieces of so many bytes, with pauses between them.
+async fn trickle(
+    window: &RemoteWindow,
+    object: &Object,
+    part: Span,
+    piece: u64,
+    pause: Duration,
+) -> Result<(), WriteError> {
+    let mut at = 0;
+    while at < part.len {
+        let end = part.len.min(at.saturating_add(piece));
+        write(window, object, part.first, at..end).await?;
+        at = end;
+        if at < part.len {
+            sleep(pause).await;
+        }
+    }
+    Ok(())
+}
+
+/// Fills a range of the window, the start of which is for the object's byte `first`.
 async fn write(
     window: &RemoteWindow,
     object: &Object,
     first: u64,
-    len: u64,
+    Range { start, end }: Range<u64>,
 ) -> Result<(), WriteError> {
-    let mut at = 0;
+    let mut at = start;
     match &object.source {
         Source::Synthetic(phase) => {
-            for slice in phase.slices(first, len) {
+            for slice in phase.slices(first.saturating_add(start), end - start) {
                 window.write(at, slice)?;
                 at += slice.len() as u64;
-                if at < len {
+                if at < end {
                     task::yield_now().await;
                 }
             }
         }
         Source::File(file) => {
-            while at < len {
-                let chunk = FILE_CHUNK.min(len - at);
+            while at < end {
+                let chunk = FILE_CHUNK.min(end - at);
                 let bytes = read_file(file.clone(), first.saturating_add(at), chunk).await?;
                 window.write(at, &bytes)?;
                 at += chunk;

@@ -543,7 +543,7 @@ impl Session {
         );
         let facts = Arc::clone(&self.facts);
         facts.queues.fetch_add(1, Ordering::Relaxed);
-        self.inner.core.workers.spawn(Box::new(move |lane| {
+        self.inner.core.workers.quick.spawn(Box::new(move |lane| {
             Box::pin(async move {
                 tokio::select! {
                     served = served.run(lane) => if let Err(broken) = served {
