@@ -15,7 +15,7 @@ use crate::memory::{Memory, MemoryError, SLAB_ALIGN};
 use crate::options::{PoolError, PoolOptions, PoolStats, bound, check_align};
 use crate::process::Process;
 use crate::quarantine::keep;
-use crate::registrar::Registrar;
+use crate::registrar::{Registrar, RevokeError};
 use crate::remote::Remote;
 use crate::shared::Shared;
 use crate::slab::SlabId;
@@ -230,6 +230,24 @@ impl Pool {
         let account = accounts.get(owner.client.id);
         let entry = account.and_then(|account| account.slabs.get(&slab));
         entry.map_or(Vec::new(), |entry| entry.slab.ledger.states(fabric))
+    }
+
+    /// Revokes the registrations of one of the client's slabs; the next use registers anew. For those who want to
+    /// know what registering costs: memory that is used again is best left registered. Returns false where a
+    /// transfer is under way in the slab, or another process owns the pool. A revocation that is not confirmed
+    /// costs the slab, as any other does.
+    pub fn unregister(&self, slab: SlabId) -> Result<bool, RevokeError> {
+        let Ok(owner) = self.owner() else {
+            return Ok(false);
+        };
+        let accounts = owner.shared.lock();
+        let account = accounts.get(owner.client.id);
+        let entry = account.and_then(|account| account.slabs.get(&slab));
+        let Some(slab) = entry.map(|entry| Arc::clone(&entry.slab)) else {
+            return Ok(false);
+        };
+        drop(accounts);
+        owner.shared.unregister(&slab)
     }
 
     /// Whether a slot id names a lease of this client that has not ended. Of another process's pool, none.

@@ -109,6 +109,25 @@ impl Shared {
         })
     }
 
+    /// Revokes the registrations of a slab that nobody uses now. Returns whether that was so.
+    pub(crate) fn unregister(self: &Arc<Self>, slab: &Arc<Slab>) -> Result<bool, RevokeError> {
+        let mut accounts = self.lock();
+        let entry = accounts.slab_mut(slab);
+        let Some(entry) = entry.filter(|entry| matches!(entry.status, Status::Active)) else {
+            return Ok(false);
+        };
+        slab.ledger.drain();
+        if slab.ledger.in_use() > 0 {
+            slab.ledger.reopen();
+            return Ok(false);
+        }
+        entry.status = Status::Revoking;
+        drop(accounts);
+        let result = self.revoke(slab, self.revoke_deadline());
+        self.settle(slab, result.clone());
+        result.map(|()| true)
+    }
+
     /// Frees the quarantined slots of a slab, or gives the slab up.
     fn settle(self: &Arc<Self>, slab: &Arc<Slab>, result: Result<(), RevokeError>) {
         let mut accounts = self.lock();

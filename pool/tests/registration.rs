@@ -88,6 +88,45 @@ fn a_segment_is_registered_once_however_many_slots_use_it() {
 }
 
 #[test]
+fn a_slab_is_unregistered_on_request_unless_a_transfer_is_under_way() {
+    let s = setup(8 * MIB);
+    let buffer = s.alloc(MIB);
+    let slab = buffer.slot().slab;
+    let mut landing = buffer.into_landing();
+    let mut window = landing.window(0, MIB).unwrap();
+    let first = s.arm(&mut window);
+    assert!(!s.pool.unregister(slab).unwrap(), "a token is out");
+    assert_eq!(s.pool.stats().ledger.revoked, 0);
+    window.disarm();
+    assert!(s.pool.unregister(slab).unwrap());
+    assert_ne!(s.arm(&mut window), first, "registered anew");
+    window.disarm();
+    let ledger = s.pool.stats().ledger;
+    assert_eq!((ledger.registered, ledger.revoked), (2, 1));
+}
+
+#[test]
+fn a_slab_whose_unregistration_is_not_confirmed_is_given_up() {
+    let s = setup(8 * MIB);
+    let buffer = s.alloc(MIB);
+    let slab = buffer.slot().slab;
+    let mut landing = buffer.into_landing();
+    let mut window = landing.window(0, MIB).unwrap();
+    s.arm(&mut window);
+    window.disarm();
+    s.books.refuse_revoke.store(true, Ordering::SeqCst);
+    assert!(s.pool.unregister(slab).is_err());
+    assert!(matches!(
+        window.arm(s.fabric),
+        Err(UnregisteredWhy::GivenUp(of)) if of == slab
+    ));
+    assert!(
+        !s.pool.unregister(slab).unwrap(),
+        "it is not the pool's any more"
+    );
+}
+
+#[test]
 fn a_window_across_segments_is_over_the_limit() {
     let s = setup(8 * MIB);
     let mut landing = s.alloc(8 * MIB).into_landing();
