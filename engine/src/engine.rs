@@ -295,8 +295,10 @@ impl Engine {
     pub async fn open(&self, bucket: &str, key: &str) -> Result<Object, Error> {
         match &self.kind {
             Kind::Embedded(inner) => {
-                let head = head(inner, bucket, key);
-                inner.core.objects.open(bucket, key, head).await
+                let tenant = &inner.core.tenant;
+                let head = head(inner, tenant, bucket, key);
+                let objects = &inner.core.objects;
+                objects.open(tenant.share.id(), bucket, key, head).await
             }
             Kind::Connected(connected) => connected.open(bucket, key).await,
         }
@@ -315,16 +317,22 @@ impl Engine {
     /// cancels.
     pub async fn head(&self, bucket: &str, key: &str) -> Result<ObjectInfo, Error> {
         match &self.kind {
-            Kind::Embedded(inner) => head(inner, bucket, key).await,
+            Kind::Embedded(inner) => head(inner, &inner.core.tenant, bucket, key).await,
             Kind::Connected(connected) => connected.head(bucket, key).await,
         }
     }
 }
 
-async fn head(inner: &Inner, bucket: &str, key: &str) -> Result<ObjectInfo, Error> {
-    let (of, named) = (bucket.to_owned(), key.to_owned());
+/// On behalf of `tenant`, as its GETs are.
+pub(crate) async fn head(
+    inner: &Inner,
+    tenant: &Tenant,
+    bucket: &str,
+    key: &str,
+) -> Result<ObjectInfo, Error> {
+    let (of, named, share) = (bucket.to_owned(), key.to_owned(), tenant.share.clone());
     let head = request::ask(&inner.core, "HEAD", (bucket, key), move |lane, last| {
-        Box::pin(async move { request::head(&lane, &last, &of, &named).await })
+        Box::pin(async move { request::head(&lane, &share, &last, &of, &named).await })
     });
     head.await
 }

@@ -50,7 +50,8 @@ pub use open::Object;
 pub use queue::{Queue, QueueFull, QueueOptions, WaitTimeout};
 
 pub use s3engine_pool::{
-    Buffer, HugePages, Memory, Pool, PoolError, PoolOptions, PoolStats, SlabStats, memory_limit,
+    Buffer, HugePages, Memory, MemoryBound, Pool, PoolError, PoolOptions, PoolStats, SlabStats,
+    memory_limit,
 };
 pub use s3engine_s3::credentials::{Credentials, CredentialsError};
 pub use s3engine_s3::endpoint::{AddressingStyle, Endpoint, EndpointError};

@@ -9,6 +9,7 @@ use s3engine_s3::list::{ListPage, ListQuery};
 use crate::client::Connected;
 use crate::engine::Inner;
 use crate::request::{ask, retried};
+use crate::tenant::Tenant;
 
 /// Gives the pages of a list one after the other. Nothing is asked for before it is wanted.
 pub struct Lister {
@@ -42,7 +43,9 @@ impl Lister {
             return Ok(None);
         };
         let page = match &self.of {
-            Listed::Here(engine) => page(engine, &self.bucket, query.clone()).await?,
+            Listed::Here(engine) => {
+                page(engine, &engine.core.tenant, &self.bucket, query.clone()).await?
+            }
             Listed::There(connected) => connected.list(&self.bucket, query.clone()).await?,
         };
         match &page.next {
@@ -62,11 +65,17 @@ impl fmt::Debug for Lister {
     }
 }
 
-async fn page(engine: &Inner, bucket: &str, query: ListQuery) -> Result<ListPage, Error> {
-    let of = bucket.to_owned();
+/// One page, asked for on behalf of `tenant`.
+pub(crate) async fn page(
+    engine: &Inner,
+    tenant: &Tenant,
+    bucket: &str,
+    query: ListQuery,
+) -> Result<ListPage, Error> {
+    let (of, share) = (bucket.to_owned(), tenant.share.clone());
     let page = ask(&engine.core, "LIST", (bucket, ""), move |lane, last| {
         Box::pin(async move {
-            let list = retried(&lane.core, &last, async || {
+            let list = retried(&lane.core, &share, &last, async || {
                 lane.client.list(&of, &query).await
             });
             list.await

@@ -11,6 +11,7 @@ use s3engine_s3::error::{Error, ErrorKind};
 use s3engine_s3::object::{ObjectInfo, Pin};
 use tokio::sync::OnceCell;
 
+use crate::in_flight::ShareId;
 use crate::wire::Name;
 
 /// The open objects of an engine.
@@ -20,7 +21,8 @@ pub(crate) struct Objects {
     number: u64,
     next: AtomicU64,
     names: DashMap<u64, Name>,
-    asked: Flights<(Arc<str>, Arc<str>), Result<ObjectInfo, Error>>,
+    /// By whose turn it is that they wait for, bucket and key.
+    asked: Flights<(ShareId, Arc<str>, Arc<str>), Result<ObjectInfo, Error>>,
 }
 
 impl Objects {
@@ -39,15 +41,17 @@ impl Objects {
         Some(self.names.get(&id)?.clone())
     }
 
-    /// Opens an object, which `head` asks the server for unless somebody is asking already.
+    /// Opens an object, which `head` asks the server for unless somebody of the same share is asking already: nobody
+    /// waits for the turn of another's.
     pub(crate) async fn open(
         self: &Arc<Self>,
+        share: ShareId,
         bucket: &str,
         key: &str,
         head: impl Future<Output = Result<ObjectInfo, Error>>,
     ) -> Result<Object, Error> {
         let (bucket, key): (Arc<str>, Arc<str>) = (bucket.into(), key.into());
-        let named = (Arc::clone(&bucket), Arc::clone(&key));
+        let named = (share, Arc::clone(&bucket), Arc::clone(&key));
         let info = self.asked.join(named, head).await?;
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let opener = Arc::clone(self) as Arc<dyn Opener>;

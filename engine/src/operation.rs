@@ -360,7 +360,13 @@ pub(crate) async fn look(
 ) -> Result<ObjectInfo, Error> {
     report.waits_for(Waits::Server);
     let last = LastError::default();
-    let looked = interrupt.or(head(lane, &last, &target.bucket, &target.key));
+    let looked = interrupt.or(head(
+        lane,
+        &target.tenant.share,
+        &last,
+        &target.bucket,
+        &target.key,
+    ));
     let looked = looked.await;
     let info = looked.map_err(|kind| last.told(report.error(kind)))??;
     match (&target.if_match, &info.etag) {

@@ -13,6 +13,7 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use crate::engine::Core;
+use crate::in_flight::Share;
 use crate::interrupt::Interrupt;
 use crate::operation::{after, forked};
 use crate::worker::Lane;
@@ -49,9 +50,10 @@ pub(crate) async fn ask<T: Send + 'static>(
     receiver.await.unwrap_or(Err(error))
 }
 
-/// Makes a request as often as the policy for retries allows, among as many others as the limits allow.
+/// Makes a request as often as the policy for retries allows, when it is the turn of the share that it works for.
 pub(crate) async fn retried<T>(
     core: &Core,
+    share: &Share,
     last: &LastError,
     request: impl AsyncFn() -> Result<T, Error>,
 ) -> Result<T, Error> {
@@ -59,7 +61,7 @@ pub(crate) async fn retried<T>(
     let mut attempt = 1;
     loop {
         // Refused only when the engine stops, and that ends this from outside.
-        let permit = core.tenant.share.admit(0).await;
+        let permit = share.admit(0).await;
         let error = match request().await {
             Ok(answer) => return Ok(answer),
             Err(error) => error.with_attempt(attempt, retry.max_attempts),
@@ -102,11 +104,12 @@ impl LastError {
 /// What the server says about an object.
 pub(crate) async fn head(
     lane: &Lane,
+    share: &Share,
     last: &LastError,
     bucket: &str,
     key: &str,
 ) -> Result<ObjectInfo, Error> {
-    let head = retried(&lane.core, last, async || {
+    let head = retried(&lane.core, share, last, async || {
         lane.client.head(bucket, key).await
     });
     Ok(head.await?.info)

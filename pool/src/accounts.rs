@@ -315,17 +315,17 @@ impl Accounts {
         Ok(exported)
     }
 
-    /// Takes out slabs that nobody uses, together of at least `missing` bytes, or none: the asking client's own
-    /// first, then those that were used least lately.
+    /// Takes out slabs of such clients that nobody uses, together of at least `missing` bytes, or none: the asking
+    /// client's own first, then those that were used least lately.
     pub(crate) fn take_idle(
         &mut self,
         missing: u64,
         asking: ClientId,
-        own_only: bool,
+        of: impl Fn(&Client) -> bool,
     ) -> Vec<SlabState> {
         let mut idle: Vec<_> = self
             .iter()
-            .filter(|account| !own_only || account.client.id == asking)
+            .filter(|account| of(&account.client))
             .flat_map(|account| account.slabs.values())
             .filter(|entry| entry.is_idle())
             .map(|entry| {

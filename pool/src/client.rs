@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use event_listener::Event;
 
 use crate::accounts::Figures;
+use crate::group::{Group, GroupOptions};
 use crate::memory::SLAB_ALIGN;
 use crate::options::PoolError;
 use crate::pool::Pool;
@@ -23,6 +24,8 @@ pub struct ClientOptions {
     pub name: Arc<str>,
     /// The most bytes ever mapped for it, within the pool's bound. `None`: the pool's bound.
     pub max_bytes: Option<u64>,
+    /// With which others it is bounded together.
+    pub group: Option<GroupOptions>,
     /// Bytes of a slab. `None`: as the pool's.
     pub slab_bytes: Option<u64>,
     /// Whether it may only read: for a client of another user. It is given a descriptor for reading, and the mode
@@ -36,6 +39,7 @@ impl ClientOptions {
         Self {
             name: name.into(),
             max_bytes: None,
+            group: None,
             slab_bytes: None,
             read_only: false,
         }
@@ -51,6 +55,7 @@ pub(crate) struct Client {
     pub(crate) id: ClientId,
     pub(crate) name: Arc<str>,
     pub(crate) max_bytes: u64,
+    pub(crate) group: Option<Arc<Group>>,
     pub(crate) slab_bytes: u64,
     pub(crate) read_only: bool,
     pub(crate) mapped: AtomicU64,
@@ -67,7 +72,9 @@ impl Client {
         id: ClientId,
         options: ClientOptions,
     ) -> Result<Self, PoolError> {
-        let asked = options.max_bytes.unwrap_or(shared.max_bytes);
+        let group = options.group.map(|group| shared.groups.join(group));
+        let of_group = group.as_ref().map_or(u64::MAX, |group| group.max_bytes);
+        let asked = options.max_bytes.unwrap_or(shared.max_bytes).min(of_group);
         let slab_bytes = options.slab_bytes.unwrap_or(shared.options.slab_bytes);
         let max_bytes = asked.min(shared.max_bytes) / SLAB_ALIGN * SLAB_ALIGN;
         if max_bytes == 0 || slab_bytes < SLAB_ALIGN {
@@ -80,12 +87,23 @@ impl Client {
             id,
             name: options.name,
             max_bytes,
+            group,
             slab_bytes,
             read_only: options.read_only,
             mapped: AtomicU64::new(0),
             freed: Event::new(),
             growing: Mutex::new(()),
         })
+    }
+}
+
+impl Client {
+    /// Whether the two are bounded together.
+    pub(crate) fn is_with(&self, other: &Client) -> bool {
+        match (&self.group, &other.group) {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            _ => self.id == other.id,
+        }
     }
 }
 

@@ -29,6 +29,7 @@
 mod accounts;
 mod buffer;
 mod client;
+mod group;
 mod host;
 mod import;
 mod landing;
@@ -49,6 +50,7 @@ mod waiting;
 
 pub use buffer::{Buffer, OutOfBounds};
 pub use client::{ClientOptions, ClientStats, SlabExport};
+pub use group::GroupOptions;
 pub use host::HugePages;
 pub use import::{GiveBack, ImportError, ImportedSlab};
 pub use landing::{Landing, Returning, SlotRetired, Window, WriteError};
@@ -57,7 +59,7 @@ pub use ledger::{
 };
 pub use limit::{MemoryLimit, memory_limit};
 pub use memory::{Mapping, Memory, MemoryError, Pages};
-pub use options::{PoolError, PoolOptions, PoolStats};
+pub use options::{MemoryBound, PoolError, PoolOptions, PoolStats};
 pub use pool::Pool;
 pub use process::Process;
 pub use registrar::{RegisterError, Registrar, RegistrationHandle, RevokeError, Segment};

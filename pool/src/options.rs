@@ -1,5 +1,6 @@
 //! What a pool is asked for, why it refuses, and what it holds.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -44,30 +45,56 @@ impl Default for PoolOptions {
     }
 }
 
+/// Whose bound it is that there is no more memory within.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MemoryBound {
+    /// All clients'.
+    #[default]
+    Pool,
+    /// The client's own.
+    Client,
+    /// That of the clients which are bounded together.
+    Group,
+}
+
+impl fmt::Display for MemoryBound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            MemoryBound::Pool => "the pool",
+            MemoryBound::Client => "the client's part of the pool",
+            MemoryBound::Group => "the part of the pool that all clients of this user have",
+        })
+    }
+}
+
 /// Why the pool has no memory to give.
 #[derive(Debug, thiserror::Error)]
 pub enum PoolError {
     /// All of it is leased; some of it will come back.
-    #[error("the pool is full: {len} bytes wanted, {leased} of {max_bytes} bytes leased")]
+    #[error("{bound} is full: {len} bytes wanted, {leased} of {max_bytes} bytes in use")]
     WouldBlock {
         /// Bytes wanted.
         len: u64,
-        /// Bytes leased.
+        /// Bytes leased within that bound; of a group, bytes of slabs.
         leased: u64,
-        /// The pool's bound.
+        /// The bound.
         max_bytes: u64,
+        /// Whose it is.
+        bound: MemoryBound,
     },
     /// Nothing came back in time.
     #[error(
-        "the pool stayed full for {waited:?}: {len} bytes wanted, {leased} of {max_bytes} bytes leased"
+        "{bound} stayed full for {waited:?}: {len} bytes wanted, {leased} of {max_bytes} bytes in use"
     )]
     TimedOut {
         /// Bytes wanted.
         len: u64,
-        /// Bytes leased.
+        /// Bytes leased within that bound; of a group, bytes of slabs.
         leased: u64,
-        /// The pool's bound.
+        /// The bound.
         max_bytes: u64,
+        /// Whose it is.
+        bound: MemoryBound,
         /// How long it was waited for.
         waited: Duration,
     },

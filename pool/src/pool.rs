@@ -148,6 +148,7 @@ impl Pool {
                     len,
                     leased,
                     max_bytes,
+                    bound,
                 }) => {
                     let waited = began.elapsed();
                     if waited >= timeout {
@@ -155,6 +156,7 @@ impl Pool {
                             len,
                             leased,
                             max_bytes,
+                            bound,
                             waited,
                         });
                     }

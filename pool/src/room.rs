@@ -7,7 +7,7 @@ use event_listener::Event;
 
 use crate::client::Client;
 use crate::memory::SLAB_ALIGN;
-use crate::options::PoolError;
+use crate::options::{MemoryBound, PoolError};
 use crate::shared::Shared;
 
 /// Bytes mapped by all slabs of a pool.
@@ -36,7 +36,7 @@ impl Room {
     }
 }
 
-/// Bytes of the pool's bound and of a client's, occupied until the last holder of the slab is gone.
+/// Bytes of the pool's bound, of a client's and of its group's, occupied until the last holder of the slab is gone.
 pub(crate) struct Reservation {
     room: Arc<Room>,
     client: Arc<Client>,
@@ -47,6 +47,9 @@ impl Reservation {
     fn new(room: &Arc<Room>, client: &Arc<Client>, len: u64) -> Self {
         room.add(len.into());
         client.mapped.fetch_add(len, Ordering::AcqRel);
+        if let Some(group) = &client.group {
+            group.mapped.fetch_add(len, Ordering::AcqRel);
+        }
         Self {
             room: Arc::clone(room),
             client: Arc::clone(client),
@@ -66,6 +69,9 @@ impl Reservation {
 impl Drop for Reservation {
     fn drop(&mut self) {
         self.client.mapped.fetch_sub(self.len, Ordering::AcqRel);
+        if let Some(group) = &self.client.group {
+            group.mapped.fetch_sub(self.len, Ordering::AcqRel);
+        }
         self.room.add(-i128::from(self.len));
         self.room.freed.notify(usize::MAX);
     }
@@ -88,27 +94,36 @@ impl Shared {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         let of_client = || left(client.max_bytes, client.mapped.load(Ordering::Acquire));
+        let of_group = || client.group.as_ref().map_or(u64::MAX, |group| group.left());
         let of_pool = || left(self.max_bytes, self.room.mapped());
         if of_client() < needed {
-            self.give_up_idle(needed - of_client(), client, true);
+            let own = |other: &Client| other.id == client.id;
+            self.give_up_idle(needed - of_client(), client, own);
+        }
+        if of_group() < needed {
+            let theirs = |other: &Client| other.is_with(client);
+            self.give_up_idle(needed - of_group(), client, theirs);
         }
         if of_pool() < needed {
-            self.give_up_idle(needed - of_pool(), client, false);
+            self.give_up_idle(needed - of_pool(), client, |_| true);
         }
-        let room = of_client().min(of_pool());
-        if of_client() < needed {
-            return Err(self.client_full(client, len));
+        let bounds = [
+            (of_client(), MemoryBound::Client),
+            (of_group(), MemoryBound::Group),
+            (of_pool(), MemoryBound::Pool),
+        ];
+        if let Some(&(_, bound)) = bounds.iter().find(|(room, _)| *room < needed) {
+            return Err(self.full(client, len, bound));
         }
-        if room < needed {
-            return Err(self.would_block(len));
-        }
+        let room = bounds.iter().fold(u64::MAX, |room, (of, _)| room.min(*of));
         let len = wanted.min(room - room % SLAB_ALIGN);
         Ok(Reservation::new(&self.room, client, len))
     }
 
-    /// Destroys slabs that nobody uses, as many as make `missing` bytes of room, but only where that suffices.
-    fn give_up_idle(&self, missing: u64, client: &Client, own_only: bool) {
-        let taken = self.lock().take_idle(missing, client.id, own_only);
+    /// Destroys slabs of such clients that nobody uses, as many as make `missing` bytes of room, but only where that
+    /// suffices.
+    fn give_up_idle(&self, missing: u64, client: &Client, of: impl Fn(&Client) -> bool) {
+        let taken = self.lock().take_idle(missing, client.id, of);
         let deadline = self.revoke_deadline();
         for entry in taken {
             // Unconfirmed is counted by the ledger; the mapping goes either way, so nobody reads it again.
@@ -120,20 +135,20 @@ impl Shared {
         }
     }
 
-    fn client_full(&self, client: &Client, len: u64) -> PoolError {
+    /// The error of a bound that leaves no room now.
+    pub(crate) fn full(&self, client: &Client, len: u64, bound: MemoryBound) -> PoolError {
+        let (leased, max_bytes) = match (bound, &client.group) {
+            (MemoryBound::Group, Some(group)) => {
+                (group.mapped.load(Ordering::Acquire), group.max_bytes)
+            }
+            (MemoryBound::Client, _) => (self.lock().sums(client.id).leased, client.max_bytes),
+            _ => (self.lock().total.leased, self.max_bytes),
+        };
         PoolError::WouldBlock {
             len,
-            leased: self.lock().sums(client.id).leased,
-            max_bytes: client.max_bytes,
-        }
-    }
-
-    /// The error of a pool that is full now.
-    pub(crate) fn would_block(&self, len: u64) -> PoolError {
-        PoolError::WouldBlock {
-            len,
-            leased: self.lock().total.leased,
-            max_bytes: self.max_bytes,
+            leased,
+            max_bytes,
+            bound,
         }
     }
 }

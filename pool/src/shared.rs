@@ -9,10 +9,11 @@ use event_listener::Event;
 use crate::accounts::{Accounts, Released, SlabState};
 use crate::buffer::{Buffer, Lease, Place};
 use crate::client::{Client, ClientId, ClientOptions, Handle};
+use crate::group::Groups;
 use crate::host::HostMemory;
 use crate::ledger::{Counters, FabricId, RegistrationUse, UnregisteredWhy};
 use crate::memory::Memory;
-use crate::options::{PoolError, PoolOptions};
+use crate::options::{MemoryBound, PoolError, PoolOptions};
 use crate::process::Process;
 use crate::registrar::{Registrar, RevokeError};
 use crate::room::Room;
@@ -27,6 +28,7 @@ pub(crate) struct Shared {
     pub(crate) fabrics: Vec<Arc<dyn Registrar>>,
     pub(crate) counters: Counters,
     pub(crate) room: Arc<Room>,
+    pub(crate) groups: Groups,
     /// Held while room for a slab is looked for.
     pub(crate) making_room: Mutex<()>,
     accounts: Mutex<Accounts>,
@@ -51,6 +53,7 @@ impl Shared {
             fabrics,
             counters: Counters::default(),
             room: Arc::default(),
+            groups: Groups::default(),
             making_room: Mutex::default(),
             accounts: Mutex::default(),
             next_client: AtomicU64::new(Self::HOST.0),
@@ -132,7 +135,7 @@ impl Shared {
         drop(accounts);
         match leased {
             Ok(Some((slab, place))) => Ok(self.hand_out(slab, place)),
-            Ok(None) => Err(self.would_block(len)),
+            Ok(None) => Err(self.full(client, len, MemoryBound::Pool)),
             // Retired meanwhile.
             Err(error) => {
                 let _ = self.revoke(&slab, self.revoke_deadline());

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use books::{Books, block_on, client, pool_with, wait_until};
 use s3engine_pool::{
-    Buffer, ClientOptions, ImportedSlab, Landing, Memory, Pool, PoolError, SlabId, SlotId, Window,
+    Buffer, ClientOptions, GroupOptions, ImportedSlab, Landing, Memory, Pool, PoolError, SlabId,
+    SlotId, Window,
 };
 
 mod books;
@@ -341,4 +342,51 @@ fn many_clients_at_once_stay_within_the_bound() {
     });
     wait_until("all is unmapped", || host.stats().mapped == 0);
     assert_eq!(host.stats().clients, 0);
+}
+
+/// A client that is bounded with others of the same number.
+fn grouped(host: &Pool, name: &str, number: u64) -> Pool {
+    let options = ClientOptions {
+        group: Some(GroupOptions {
+            number,
+            max_bytes: 8 * MIB,
+        }),
+        slab_bytes: Some(2 * MIB),
+        ..ClientOptions::named(name)
+    };
+    host.for_client(options).unwrap()
+}
+
+#[test]
+fn clients_of_a_group_have_one_bound_together_and_others_do_not_feel_it() {
+    let host = pool(32 * MIB);
+    let (a, b) = (grouped(&host, "a", 7), grouped(&host, "b", 7));
+    let other = grouped(&host, "other", 8);
+    let (first, second) = (alloc(&a, 6 * MIB), alloc(&b, 2 * MIB));
+    let full = b.try_alloc(2 * MIB, Memory::Host).unwrap_err();
+    let text = "the part of the pool that all clients of this user have is full: 2097152 bytes wanted, 8388608 of 8388608 bytes in use";
+    assert_eq!(full.to_string(), text);
+    assert_eq!(alloc(&other, 8 * MIB).len(), 8 * MIB);
+    assert!(matches!(
+        b.try_alloc(9 * MIB, Memory::Host),
+        Err(PoolError::TooLarge { max_bytes, .. }) if max_bytes == 8 * MIB
+    ));
+    // What one has idle is room for the other, who is told of it.
+    let told = b.changed();
+    drop(first);
+    block_on(told);
+    assert_eq!(alloc(&b, 6 * MIB).len(), 6 * MIB);
+    drop(second);
+}
+
+#[test]
+fn memory_of_a_client_that_has_gone_counts_for_its_group_until_it_is_free() {
+    let host = pool(32 * MIB);
+    let gone = grouped(&host, "gone", 7);
+    let held = alloc(&gone, 8 * MIB);
+    drop(gone);
+    let next = grouped(&host, "next", 7);
+    assert!(next.try_alloc(1, Memory::Host).is_err());
+    drop(held);
+    assert!(next.alloc(1, Memory::Host, Duration::from_secs(20)).is_ok());
 }

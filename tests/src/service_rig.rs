@@ -1,6 +1,8 @@
 //! A host service over a simulator, for one test.
 
-use std::path::PathBuf;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 
 use s3engine::service::{Caps, Service, ServiceOptions};
 use s3engine::{ConnectOptions, Engine};
@@ -59,6 +61,25 @@ impl ServiceRig {
     /// A client in this process.
     pub fn client(&self) -> Engine {
         Engine::connect(&self.socket(), ConnectOptions::default()).expect("the service is there")
+    }
+
+    /// Lets other users reach the socket, and a copy of this program, which is returned. Who of them may attach is
+    /// for the service to say.
+    pub fn open_to_others(&self, program: &Path) -> PathBuf {
+        let copy = self.rig.folder().join("program");
+        fs::copy(program, &copy).expect("a copy");
+        let socket = self.socket();
+        for (path, mode) in [
+            (&*copy, 0o755),
+            (self.rig.folder(), 0o711),
+            (self.folder.path(), 0o711),
+            (socket.parent().expect("a folder"), 0o711),
+            (&*socket, 0o666),
+        ] {
+            let mode = fs::Permissions::from_mode(mode);
+            fs::set_permissions(path, mode).expect("they are this user's");
+        }
+        copy
     }
 
     /// The service, which is up.

@@ -1,7 +1,6 @@
 //! Clients of a host service in processes of their own: killed, stopped, forked, many.
 
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -291,16 +290,7 @@ fn another_user_is_refused_until_allowed_and_then_reads_only_what_a_rule_says() 
         return;
     }
     let host = ServiceRig::new();
-    let program = host.rig.folder().join("attached");
-    std::fs::copy(env!("CARGO_BIN_EXE_attached"), &program).unwrap();
-    let open = |path: &Path, mode| {
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
-    };
-    open(&program, 0o755);
-    open(host.rig.folder(), 0o711);
-    open(host.socket().parent().unwrap().parent().unwrap(), 0o711);
-    open(host.socket().parent().unwrap(), 0o711);
-    open(&host.socket(), 0o666);
+    let program = host.open_to_others(Path::new(env!("CARGO_BIN_EXE_attached")));
     let other = |key: &str| {
         let mut command = Command::new(&program);
         command.arg(host.socket()).args(["read", key, "3"]);

@@ -181,10 +181,15 @@ impl Holdings {
             return PoolError::Lost { why };
         }
         match *failure {
-            Failure::WouldBlock { leased, max_bytes } => PoolError::WouldBlock {
+            Failure::WouldBlock {
+                leased,
+                max_bytes,
+                bound,
+            } => PoolError::WouldBlock {
                 len,
                 leased,
                 max_bytes,
+                bound,
             },
             Failure::TooLarge { max_bytes } => PoolError::TooLarge { len, max_bytes },
             ref other => PoolError::Refused { why: text(other) },

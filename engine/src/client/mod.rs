@@ -209,9 +209,11 @@ fn nonsense() -> ErrorKind {
 /// A failure in words.
 pub(crate) fn text(failure: &Failure) -> String {
     match failure {
-        Failure::WouldBlock { leased, max_bytes } => {
-            format!("no memory now: {leased} of {max_bytes} bytes leased")
-        }
+        Failure::WouldBlock {
+            leased,
+            max_bytes,
+            bound,
+        } => format!("no memory now: of {bound}, {leased} of {max_bytes} bytes are in use"),
         Failure::TooLarge { max_bytes } => format!("more than the {max_bytes} bytes there are"),
         Failure::Request(record) => record.error().to_string(),
         Failure::Refused(why) => why.clone(),

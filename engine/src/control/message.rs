@@ -1,6 +1,6 @@
 //! The messages.
 
-use s3engine_pool::{PoolError, SlabId, SlotId};
+use s3engine_pool::{MemoryBound, PoolError, SlabId, SlotId};
 use s3engine_ring::{Cqe, Detail, Outcome};
 use s3engine_s3::error::{Error, ErrorKind};
 use s3engine_s3::list::{ListPage, ListQuery};
@@ -152,11 +152,25 @@ pub(crate) struct Slab {
     pub(crate) read_only: bool,
 }
 
+/// [`MemoryBound`], as messages have it.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "MemoryBound")]
+enum Bounds {
+    Pool,
+    Client,
+    Group,
+}
+
 /// Why not.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Failure {
     /// No room now; some will come back.
-    WouldBlock { leased: u64, max_bytes: u64 },
+    WouldBlock {
+        leased: u64,
+        max_bytes: u64,
+        #[serde(default, with = "Bounds")]
+        bound: MemoryBound,
+    },
     /// More than there could ever be.
     TooLarge { max_bytes: u64 },
     /// A request to the server failed.
@@ -169,8 +183,15 @@ impl From<PoolError> for Failure {
     fn from(error: PoolError) -> Self {
         match error {
             PoolError::WouldBlock {
-                leased, max_bytes, ..
-            } => Failure::WouldBlock { leased, max_bytes },
+                leased,
+                max_bytes,
+                bound,
+                ..
+            } => Failure::WouldBlock {
+                leased,
+                max_bytes,
+                bound,
+            },
             PoolError::TooLarge { max_bytes, .. } => Failure::TooLarge { max_bytes },
             other => Failure::Refused(other.to_string()),
         }

@@ -9,9 +9,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::oneshot;
 
+mod groups;
 mod turns;
 
-use turns::{Grant, ShareId, Ticket, Turns};
+pub(crate) use groups::Group;
+pub(crate) use turns::ShareId;
+use turns::{Grant, Ticket, Turns};
 
 /// Bounds on what is under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +88,14 @@ impl InFlight {
         Share(Arc::new(Member { id, admission }))
     }
 
+    /// The same with further caps, which all shares of a group have together.
+    pub(crate) fn share_in(&self, group: Group, weight: NonZeroU32, caps: Limits) -> Share {
+        let share = self.share(weight, caps);
+        let id = share.0.id;
+        self.0.change(|state| state.turns.group(id, group));
+        share
+    }
+
     /// An engine stops. With the last one, all who wait and all who come are refused.
     pub(crate) fn close(&self) {
         // Dropping them wakes those who wait for them.
@@ -145,6 +156,11 @@ impl Drop for Member {
 }
 
 impl Share {
+    /// Unlike that of every other share that there is.
+    pub(crate) fn id(&self) -> ShareId {
+        self.0.id
+    }
+
     /// Waits for the right to ask for `bytes`. `None` when the engine stops. A future that is dropped leaves nothing
     /// behind: what it may have been given goes to the next.
     pub(crate) async fn admit(&self, bytes: u64) -> Option<Permit> {

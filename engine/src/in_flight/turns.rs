@@ -15,7 +15,7 @@
 //! 4. While there are two shares or more, a slice of the room is a reserve for requests of at most [`SMALL`] bytes, of
 //!    shares within their part; the share that holds least of it goes first, whoever has its turn. That is on credit:
 //!    up to the bytes that the reserve has, times the share's weight.
-//! 5. A share alone may use everything, up to its own caps.
+//! 5. A share alone may use everything, up to its own caps and those that it has with others ([`Groups`]).
 //!
 //! What follows. A share within its part waits for the end of one request, with others that are within theirs, and
 //! not for the queues of those that are beyond. A small request of such a share starts at once, unless the reserve is
@@ -27,6 +27,7 @@ use std::collections::VecDeque;
 use std::num::NonZeroU32;
 
 use super::Limits;
+use super::groups::{Group, GroupId, Groups};
 
 /// Bytes that a turn is worth, times the share's weight.
 pub(super) const QUANTUM: u64 = 1 << 20;
@@ -38,7 +39,7 @@ pub(super) const LEAST_COST: u64 = 64 << 10;
 pub(super) const SMALL: u64 = QUANTUM;
 
 /// Index of a share.
-pub(super) type ShareId = usize;
+pub(crate) type ShareId = usize;
 
 /// Number of a waiter; later ones have larger numbers.
 pub(super) type Ticket = u64;
@@ -55,12 +56,12 @@ impl Load {
         self.requests < within.requests && self.bytes.saturating_add(bytes) <= within.bytes
     }
 
-    fn add(&mut self, bytes: u64) {
+    pub(super) fn add(&mut self, bytes: u64) {
         self.requests += 1;
         self.bytes += bytes;
     }
 
-    fn remove(&mut self, bytes: u64) {
+    pub(super) fn remove(&mut self, bytes: u64) {
         self.requests -= 1;
         self.bytes -= bytes;
     }
@@ -94,6 +95,8 @@ struct Waiter<T> {
 struct Share<T> {
     weight: u32,
     caps: Limits,
+    /// With which others it has further caps.
+    group: Option<GroupId>,
     /// In both lanes.
     held: Load,
     in_reserve: usize,
@@ -126,6 +129,7 @@ pub(super) struct Turns<T> {
     shares: Vec<Share<T>>,
     /// Shares that nobody has.
     free: Vec<ShareId>,
+    groups: Groups,
     /// The weights of active shares.
     active_weight: u64,
     /// Shares that wait. The one whose turn it is stands in front.
@@ -167,6 +171,7 @@ impl<T> Turns<T> {
             reserve: Load::default(),
             shares: Vec::new(),
             free: Vec::new(),
+            groups: Groups::default(),
             active_weight: 0,
             ring: VecDeque::new(),
             turn_begun: false,
@@ -182,6 +187,7 @@ impl<T> Turns<T> {
                 requests: caps.requests.max(1),
                 ..caps
             },
+            group: None,
             held: Load::default(),
             in_reserve: 0,
             waiting: VecDeque::new(),
@@ -201,9 +207,17 @@ impl<T> Turns<T> {
         }
     }
 
+    /// Bounds a share that has nothing waiting or under way together with others.
+    pub(super) fn group(&mut self, id: ShareId, group: Group) {
+        self.shares[id].group = Some(self.groups.join(group));
+    }
+
     /// Removes a share that has nothing waiting or under way.
     pub(super) fn leave(&mut self, id: ShareId) {
         debug_assert!(!self.shares[id].active);
+        if let Some(group) = self.shares[id].group.take() {
+            self.groups.leave(group);
+        }
         self.free.push(id);
     }
 
@@ -211,7 +225,7 @@ impl<T> Turns<T> {
     pub(super) fn start(&mut self, id: ShareId, bytes: u64) -> Option<Grant> {
         let bytes = self.charged(bytes);
         let fits = self.ring.is_empty() && self.fits(Lane::Open, bytes);
-        (fits && self.shares[id].may_start(bytes)).then(|| self.give(id, bytes, Lane::Open, None))
+        (fits && self.may_start(id, bytes)).then(|| self.give(id, bytes, Lane::Open, None))
     }
 
     /// Has a request wait. To be followed by [`Turns::next`], since the request may be one that need not.
@@ -250,6 +264,9 @@ impl<T> Turns<T> {
             share.credit += cost(grant.bytes) - cost(grant.bytes - back);
         }
         share.held.bytes -= back;
+        if let Some(group) = share.group {
+            self.groups.held(group).bytes -= back;
+        }
         match grant.lane {
             Lane::Open => self.open.bytes -= back,
             Lane::Reserve => self.reserve.bytes -= back,
@@ -261,6 +278,9 @@ impl<T> Turns<T> {
     pub(super) fn finish(&mut self, grant: Grant) {
         let share = &mut self.shares[grant.share];
         share.held.remove(grant.bytes);
+        if let Some(group) = share.group {
+            self.groups.held(group).remove(grant.bytes);
+        }
         match grant.lane {
             Lane::Open => self.open.remove(grant.bytes),
             Lane::Reserve => {
@@ -373,9 +393,16 @@ impl<T> Turns<T> {
             .min_by_key(|&id| self.shares[id].in_reserve)
     }
 
-    /// Whether the caps of a share in the ring let it start its oldest request.
+    /// Whether its caps let a share in the ring start its oldest request.
     fn may(&self, id: ShareId) -> bool {
-        self.shares[id].may_start(self.charged(self.head(id)))
+        self.may_start(id, self.charged(self.head(id)))
+    }
+
+    /// Whether a share's own caps, and those that it has with others, let it start a request.
+    fn may_start(&self, id: ShareId, bytes: u64) -> bool {
+        let share = &self.shares[id];
+        let group = share.group;
+        share.may_start(bytes) && group.is_none_or(|group| self.groups.may_start(group))
     }
 
     /// Whether a share holds less than its part of the requests, which is one at least.
@@ -454,6 +481,9 @@ impl<T> Turns<T> {
     fn give(&mut self, id: ShareId, bytes: u64, lane: Lane, stay: Option<u64>) -> Grant {
         let share = &mut self.shares[id];
         share.held.add(bytes);
+        if let Some(group) = share.group {
+            self.groups.held(group).add(bytes);
+        }
         match lane {
             Lane::Open => self.open.add(bytes),
             Lane::Reserve => {

@@ -9,6 +9,7 @@
 //! A client that breaks the rules, dies, or stops reading ends its own session and nobody else's: requests are
 //! cancelled, slots go to quarantine where a peer may still write, slabs are destroyed and never leased again.
 
+mod counted;
 mod listener;
 mod peer;
 mod rules;
@@ -20,7 +21,6 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
-use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -30,10 +30,11 @@ use tokio::task::LocalSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use self::counted::Counted;
 pub(crate) use self::rules::Access;
 pub use self::rules::{Rule, Who};
 use crate::engine::Engine;
-use crate::in_flight::Limits;
+use crate::in_flight::{Group, Limits};
 use crate::under_way::Progress;
 
 /// How a host service is made.
@@ -64,10 +65,18 @@ pub struct Caps {
     pub entries: u32,
     /// Bytes of the rings of all queues, about 4 KiB an entry. They are not the pool's.
     pub queue_bytes: u64,
-    /// Bytes that one session may lease; the pool's own bound where absent.
+    /// The same of the queues of one user.
+    pub queue_bytes_per_uid: Option<u64>,
+    /// Bytes of the pool that one session may have; the pool's own bound where absent.
     pub bytes: Option<u64>,
+    /// The same of all sessions of one user.
+    pub bytes_per_uid: Option<u64>,
     /// Requests of one session under way at once.
     pub requests: Option<usize>,
+    /// The same of all sessions of one user.
+    pub requests_per_uid: Option<usize>,
+    /// Bytes that the requests under way of all sessions of one user ask for. The last of them may go beyond.
+    pub in_flight_bytes_per_uid: Option<u64>,
     /// Bytes of a slab of a client: the step in which its memory grows.
     pub slab_bytes: u64,
 }
@@ -80,8 +89,12 @@ impl Default for Caps {
             queues: 256,
             entries: 4096,
             queue_bytes: 1 << 30,
+            queue_bytes_per_uid: None,
             bytes: None,
+            bytes_per_uid: None,
             requests: None,
+            requests_per_uid: None,
+            in_flight_bytes_per_uid: None,
             slab_bytes: 64 << 20,
         }
     }
@@ -104,7 +117,20 @@ impl Caps {
                 self.bytes.is_some_and(|bytes| bytes < 2 << 20),
                 "less than 2 MiB for a client",
             ),
+            (
+                self.bytes_per_uid.is_some_and(|bytes| bytes < 2 << 20),
+                "less than 2 MiB for the clients of a user",
+            ),
+            (
+                self.queue_bytes_per_uid.is_some_and(|of| of < 1 << 20),
+                "less than 1 MiB for the queues of a user",
+            ),
             (self.requests == Some(0), "no requests"),
+            (self.requests_per_uid == Some(0), "no requests of a user"),
+            (
+                self.in_flight_bytes_per_uid == Some(0),
+                "no bytes under way for a user",
+            ),
         ];
         senseless.iter().find(|(is, _)| *is).map(|(_, what)| *what)
     }
@@ -115,6 +141,15 @@ impl Caps {
             requests: self.requests.unwrap_or(usize::MAX),
             bytes: u64::MAX,
         }
+    }
+
+    /// What all sessions of a user may have under way together.
+    pub(crate) fn of_user(&self, uid: u32) -> Group {
+        let caps = Limits {
+            requests: self.requests_per_uid.unwrap_or(usize::MAX),
+            bytes: self.in_flight_bytes_per_uid.unwrap_or(u64::MAX),
+        };
+        Group { number: uid, caps }
     }
 }
 
@@ -160,8 +195,8 @@ pub(crate) struct Host {
     /// No new sessions and no new queues.
     pub(crate) draining: CancellationToken,
     pub(crate) stop: CancellationToken,
-    /// Of the rings that there are.
-    pub(crate) queue_bytes: AtomicU64,
+    /// Bytes of the rings that there are.
+    queue_bytes: Arc<Counted>,
     pub(crate) tasks: TaskTracker,
 }
 
@@ -215,7 +250,10 @@ impl Service {
             sessions: Mutex::default(),
             draining: CancellationToken::new(),
             stop: CancellationToken::new(),
-            queue_bytes: AtomicU64::new(0),
+            queue_bytes: Counted::new(
+                options.caps.queue_bytes,
+                options.caps.queue_bytes_per_uid.unwrap_or(u64::MAX),
+            ),
             tasks: TaskTracker::new(),
         });
         let system = |source| ServiceError::System {

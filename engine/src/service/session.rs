@@ -9,15 +9,17 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use s3engine_pool::{ClientOptions, Memory, PoolError, SlabId, SlotId};
+use s3engine_pool::{ClientOptions, GroupOptions, Memory, PoolError, SlabId, SlotId};
 use s3engine_ring::{Bell, Layout, SharedQueue, SocketBell};
 use s3engine_s3::error::{Error, ErrorKind};
 use s3engine_s3::list::ListQuery;
+use s3engine_s3::object::ObjectInfo;
 use tokio::net::UnixStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
+use super::counted::Full;
 use super::peer::Peer;
 use super::talk::{receive, send};
 use super::watch::{died, hear_bell};
@@ -26,8 +28,9 @@ use crate::control::{
     Answer, Ask, ErrorRecord, Failure, Frames, Greeting, Hello, LARGEST_ASKED, Leased, Request,
     Said, Slab, VERSIONS, Welcome, encode,
 };
-use crate::engine::{Engine, Inner};
+use crate::engine::{self, Engine, Inner};
 use crate::link::{Leases, Link};
+use crate::list;
 use crate::open::Object;
 use crate::served::ServedQueue;
 use crate::tenant::Tenant;
@@ -233,6 +236,10 @@ impl Session {
         let client = ClientOptions {
             name: label.as_str().into(),
             max_bytes: caps.bytes,
+            group: caps.bytes_per_uid.map(|max_bytes| GroupOptions {
+                number: peer.uid.into(),
+                max_bytes,
+            }),
             slab_bytes: Some(caps.slab_bytes),
             read_only: peer.uid != host.uid,
         };
@@ -240,7 +247,10 @@ impl Session {
             .pool
             .for_client(client)
             .map_err(|error| error.to_string())?;
-        let share = core.in_flight.share(NonZeroU32::MIN, caps.of_share());
+        let of_user = caps.of_user(peer.uid);
+        let share = core
+            .in_flight
+            .share_in(of_user, NonZeroU32::MIN, caps.of_share());
         let access = host.access(endpoint, peer.uid, &peer.groups);
         let facts = Arc::new(Facts {
             number,
@@ -392,7 +402,7 @@ impl Session {
             }
             Ask::Head { bucket, key } => {
                 self.check("HEAD", &bucket, &key)?;
-                let info = self.engine.head(&bucket, &key).await.map_err(failed)?;
+                let info = self.head(&bucket, &key).await.map_err(failed)?;
                 Ok((Said::Info(info), Vec::new()))
             }
             Ask::Open { bucket, key } => {
@@ -401,7 +411,15 @@ impl Session {
                     let why = format!("{MOST_OBJECTS} objects are open already");
                     return Err(Failure::Refused(why));
                 }
-                let object = self.engine.open(&bucket, &key).await.map_err(failed)?;
+                let head = self.head(&bucket, &key);
+                let share = self.facts.tenant.share.id();
+                let opened = self
+                    .inner
+                    .core
+                    .objects
+                    .open(share, &bucket, &key, head)
+                    .await;
+                let object = opened.map_err(failed)?;
                 let (id, info) = (object.id(), object.info().clone());
                 self.objects.borrow_mut().insert(id, object);
                 Ok((Said::Opened { object: id, info }, Vec::new()))
@@ -424,6 +442,11 @@ impl Session {
         Error::new(operation, bucket, key, kind).with_endpoint(self.engine.endpoint().to_string())
     }
 
+    /// At the client's own turn.
+    async fn head(&self, bucket: &str, key: &str) -> Result<ObjectInfo, Error> {
+        engine::head(&self.inner, &self.facts.tenant, bucket, key).await
+    }
+
     async fn list(&self, bucket: &str, query: ListQuery) -> Answered {
         if !self
             .facts
@@ -435,13 +458,8 @@ impl Session {
             let kind = ErrorKind::Denied("no rule lets this user list it".to_owned());
             return Err(failed(self.error("LIST", bucket, "", kind)));
         }
-        let page = self
-            .engine
-            .list(bucket, query)
-            .next()
-            .await
-            .map_err(failed)?;
-        Ok((Said::Page(page.unwrap_or_default()), Vec::new()))
+        let page = list::page(&self.inner, &self.facts.tenant, bucket, query).await;
+        Ok((Said::Page(page.map_err(failed)?), Vec::new()))
     }
 
     /// A slot, of a slab that is this client's alone.
@@ -522,10 +540,18 @@ impl Session {
             )));
         }
         let layout = Layout::new(entries).map_err(|error| refused(error.to_string()))?;
-        let bytes = Bytes::take(&self.host, layout).ok_or_else(|| {
-            let most = caps.queue_bytes;
+        let (uid, needed) = (
+            self.facts.uid,
+            layout.client_bytes() + layout.service_bytes(),
+        );
+        let bytes = self.host.queue_bytes.take(uid, needed as u64);
+        let bytes = bytes.map_err(|full| {
+            let (whose, taken, most) = match full {
+                Full::Of { taken, most } => ("all clients".to_owned(), taken, most),
+                Full::OfUser { taken, most } => (format!("uid {uid}"), taken, most),
+            };
             refused(format!(
-                "the queues of all clients have the {most} bytes that they may have"
+                "a queue of {needed} bytes wanted: the queues of {whose} have {taken} of {most} bytes"
             ))
         })?;
         let shared = SharedQueue::create(layout).map_err(|error| refused(error.to_string()))?;
@@ -557,25 +583,6 @@ impl Session {
         }));
         let fds = vec![shared.client_region, shared.service_region, far.into_fd()];
         Ok((Said::Queue, fds))
-    }
-}
-
-/// Bytes of a queue's regions, out of those that all queues may have.
-struct Bytes(Arc<Host>, u64);
-
-impl Bytes {
-    fn take(host: &Arc<Host>, layout: Layout) -> Option<Self> {
-        let bytes = (layout.client_bytes() + layout.service_bytes()) as u64;
-        let taken = Self(Arc::clone(host), bytes);
-        let before = host.queue_bytes.fetch_add(bytes, Ordering::Relaxed);
-        // What was taken too much goes back on drop.
-        (before + bytes <= host.caps.queue_bytes).then_some(taken)
-    }
-}
-
-impl Drop for Bytes {
-    fn drop(&mut self) {
-        self.0.queue_bytes.fetch_sub(self.1, Ordering::Relaxed);
     }
 }
 

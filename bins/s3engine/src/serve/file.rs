@@ -83,8 +83,12 @@ pub(crate) struct CapsTable {
     pub(crate) queues: Option<usize>,
     pub(crate) entries: Option<u32>,
     pub(crate) queue_bytes: Option<Size>,
+    pub(crate) queue_bytes_per_uid: Option<Size>,
     pub(crate) bytes: Option<Size>,
+    pub(crate) bytes_per_uid: Option<Size>,
     pub(crate) requests: Option<usize>,
+    pub(crate) requests_per_uid: Option<usize>,
+    pub(crate) in_flight_bytes_per_uid: Option<Size>,
 }
 
 impl File {

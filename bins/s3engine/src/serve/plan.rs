@@ -13,6 +13,7 @@ use crate::exit::Failure;
 use crate::serve::ServeArgs;
 use crate::serve::account::Account;
 use crate::serve::file::{EndpointTable, File, RuleTable};
+use crate::size::Size;
 
 /// How long requests have to end.
 const DRAIN: Duration = Duration::from_secs(30);
@@ -103,14 +104,20 @@ impl Plan {
 
 fn caps(file: &File, slab_bytes: u64) -> Caps {
     let (caps, default) = (&file.caps, Caps::default());
+    let bytes = |of: Option<Size>| of.map(|size| size.0);
     Caps {
         sessions: caps.sessions.unwrap_or(default.sessions),
         sessions_per_uid: caps.sessions_per_uid.unwrap_or(default.sessions_per_uid),
         queues: caps.queues.unwrap_or(default.queues),
         entries: caps.entries.unwrap_or(default.entries),
         queue_bytes: caps.queue_bytes.map_or(default.queue_bytes, |size| size.0),
-        bytes: caps.bytes.map(|size| size.0).or(default.bytes),
+        queue_bytes_per_uid: bytes(caps.queue_bytes_per_uid).or(default.queue_bytes_per_uid),
+        bytes: bytes(caps.bytes).or(default.bytes),
+        bytes_per_uid: bytes(caps.bytes_per_uid).or(default.bytes_per_uid),
         requests: caps.requests.or(default.requests),
+        requests_per_uid: caps.requests_per_uid.or(default.requests_per_uid),
+        in_flight_bytes_per_uid: bytes(caps.in_flight_bytes_per_uid)
+            .or(default.in_flight_bytes_per_uid),
         slab_bytes,
     }
 }

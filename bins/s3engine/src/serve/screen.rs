@@ -88,6 +88,20 @@ fn caps(plan: &Plan) -> String {
     if let Some(requests) = caps.requests {
         text += &format!(", {requests} requests under way");
     }
+    let bytes = |bytes: u64| human(bytes as f64);
+    let of_user = [
+        caps.bytes_per_uid.map(|of| format!("{} leased", bytes(of))),
+        caps.queue_bytes_per_uid
+            .map(|of| format!("{} of queues", bytes(of))),
+        caps.requests_per_uid
+            .map(|of| format!("{of} requests under way")),
+        caps.in_flight_bytes_per_uid
+            .map(|of| format!("{} under way", bytes(of))),
+    ];
+    let of_user: Vec<_> = of_user.into_iter().flatten().collect();
+    if !of_user.is_empty() {
+        text += &format!("; of one user {}", of_user.join(", "));
+    }
     text
 }
 
