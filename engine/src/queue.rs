@@ -391,21 +391,30 @@ impl Queue {
 
     /// Ends every GET on the rings here, since nobody tells of them any more.
     fn leave(&mut self) {
+        let pending = self.detach();
+        if pending.is_empty() {
+            return;
+        }
+        // Once for all: finding it out may take a moment.
+        let why = self.home.why_lost();
+        for pending in pending {
+            let error = Error::new("GET", &*pending.bucket, &*pending.key, why.clone())
+                .with_endpoint(&*self.endpoint);
+            let lost = Completion::failed(pending.ticket, pending.user_data, error, None);
+            self.local.push_back(lost);
+        }
+    }
+
+    /// Lets go of the rings. Returns what was on them.
+    fn detach(&mut self) -> Vec<Pending> {
         let Some(Attached {
             client,
             mut far,
             pending,
         }) = self.attached.take()
         else {
-            return;
+            return Vec::new();
         };
-        for pending in pending.into_iter().flatten() {
-            let why = self.home.why_lost();
-            let error = Error::new("GET", &*pending.bucket, &*pending.key, why)
-                .with_endpoint(&*self.endpoint);
-            let lost = Completion::failed(pending.ticket, pending.user_data, error, None);
-            self.local.push_back(lost);
-        }
         match self.home.process().is_this() {
             true => far.close(),
             false => {
@@ -414,12 +423,13 @@ impl Queue {
                 std::mem::forget(client);
             }
         }
+        pending.into_iter().flatten().collect()
     }
 }
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        self.leave();
+        drop(self.detach());
     }
 }
 

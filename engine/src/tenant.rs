@@ -10,7 +10,7 @@ use s3engine_s3::error::ErrorKind;
 use tokio::sync::Mutex;
 
 use crate::in_flight::Share;
-use crate::service::Access;
+use crate::service::{Access, climbs};
 use crate::under_way::UnderWay;
 
 /// The embedding program, or one client of the host service.
@@ -49,8 +49,13 @@ impl Tenant {
         match self.access.load().allows(bucket, key) {
             true => Ok(()),
             false => {
-                let text = "no rule lets this user read it".to_owned();
-                Err(ErrorKind::Denied(text))
+                let text = match climbs(key) {
+                    true => {
+                        "no rule lets this user read it: `.` or `..` between slashes match no rule with a prefix"
+                    }
+                    false => "no rule lets this user read it",
+                };
+                Err(ErrorKind::Denied(text.to_owned()))
             }
         }
     }

@@ -269,6 +269,10 @@ impl fmt::Display for Error {
         if let Some(id) = &facts.request_id {
             write!(f, " (request {})", Printable(id))?;
         }
+        // No server has seen it.
+        if let ErrorKind::Service(_) = facts.kind {
+            return Ok(());
+        }
         if !facts.endpoint.is_empty() {
             write!(f, " at {}", Printable(&facts.endpoint))?;
         }

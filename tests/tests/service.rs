@@ -54,6 +54,26 @@ fn a_client_gets_what_an_embedded_engine_gets() {
 }
 
 #[test]
+fn a_key_is_sent_as_it_stands_whatever_it_looks_like() {
+    let host = ServiceRig::new();
+    let client = host.client();
+    for key in [
+        "a/../4KiB-k",
+        "./4KiB-k",
+        "a//./4KiB-k",
+        "%2e%2e/4KiB-k",
+        "a/%2F/4KiB-k",
+        "a b+c/4KiB-?k#k",
+        "a\\..\\/4KiB-k",
+    ] {
+        let end = block_on(client.get(Get::new("bench", key)));
+        // The bytes of an object follow from its whole key.
+        content::verify(key, 0, 0, end.data().unwrap()).unwrap();
+        assert!(block_on(client.head("bench", key)).is_ok(), "{key}");
+    }
+}
+
+#[test]
 fn heads_lists_and_opened_objects_go_through_the_service() {
     let host = ServiceRig::new();
     let client = host.client();

@@ -40,8 +40,11 @@ pub(crate) enum Failure {
     #[error(transparent)]
     Service(#[from] ServiceError),
     /// A request failed.
-    #[error("{}", Told(.0))]
+    #[error("{}", Told(.0, Runs::Here))]
     Request(#[from] Error),
+    /// The same where the host service made it.
+    #[error("{}", Told(.0, Runs::InService))]
+    Served(Error),
     /// The output cannot be written.
     #[error("cannot {doing} {output}: {source}")]
     Output {
@@ -82,16 +85,24 @@ impl Failure {
             // The service went while memory was asked for: no setting is to blame.
             Failure::Build(BuildError::Pool(PoolError::Lost { .. })) => 1,
             Failure::Config(_) | Failure::Build(_) | Failure::Connect(_) | Failure::Service(_) => 3,
-            Failure::Request(error) => code_of(error),
+            Failure::Request(error) | Failure::Served(error) => code_of(error),
             Failure::Output { .. } | Failure::Differs { .. } | Failure::Other(_) => 1,
             Failure::Interrupted(signal) => u8::try_from(128 + signal).unwrap_or(1),
+        }
+    }
+
+    /// The same where the host service made the request: what could help are settings of the service then.
+    pub(crate) fn of_service(self) -> Self {
+        match self {
+            Failure::Request(error) => Failure::Served(error),
+            other => other,
         }
     }
 
     /// The failed request, where it was one.
     pub(crate) fn request(&self) -> Option<&Error> {
         match self {
-            Failure::Request(error) => Some(error),
+            Failure::Request(error) | Failure::Served(error) => Some(error),
             _ => None,
         }
     }
@@ -169,7 +180,16 @@ fn code_of(error: &Error) -> u8 {
 }
 
 /// A failed request in words: one that only the policy kept from going by HTTP says so.
-struct Told<'a>(&'a Error);
+struct Told<'a>(&'a Error, Runs);
+
+/// Whose settings the engine runs by.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Runs {
+    /// This command's.
+    Here,
+    /// The host service's, which flags of this command do not change.
+    InService,
+}
 
 impl fmt::Display for Told<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -197,7 +217,11 @@ impl fmt::Display for Told<'_> {
             ErrorKind::Rdma { detail, .. } => write!(f, "\n  {}", on_one_line(detail))?,
             _ => write!(f, "\n  {error}")?,
         }
-        match help(error.reason()) {
+        let help = match self.1 {
+            Runs::Here => help(error.reason()),
+            Runs::InService => help_at_service(error.reason()),
+        };
+        match help {
             Some(help) => write!(f, "\n  what helps: {help}"),
             None => Ok(()),
         }
@@ -218,6 +242,20 @@ fn help(reason: Reason) -> Option<&'static str> {
         }
         Reason::RdmaTimeout => "a longer --rdma-timeout; `--rdma prefer` goes by HTTP",
         _ => return None,
+    })
+}
+
+/// The same where what could be set is set for the host service.
+fn help_at_service(reason: Reason) -> Option<&'static str> {
+    Some(match reason {
+        Reason::NoFabric | Reason::FabricInitFailed => {
+            "the host service has no fabric that works: see its log and its setting `fabric`; `--rdma prefer` goes by HTTP"
+        }
+        Reason::RegistrationFailed | Reason::OverRegistrationLimit => {
+            "a higher limit on locked memory for the host service (LimitMEMLOCK), or a smaller `slab` in its [pool]"
+        }
+        Reason::RdmaTimeout => "`--rdma prefer` goes by HTTP; timeouts are the host service's",
+        other => return help(other),
     })
 }
 

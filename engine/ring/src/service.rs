@@ -17,7 +17,7 @@ pub enum Ended {
     #[error(transparent)]
     Malformed(#[from] Malformed),
     /// A cursor that the client cannot have reached.
-    #[error("the client's {0}")]
+    #[error("the client has written what no client can have reached: {0}")]
     Cursor(#[from] CursorJump),
     /// The client submitted more than it had room for completions.
     #[error("the completion ring is full: the client used credit that it did not have")]

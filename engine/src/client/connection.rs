@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use event_listener::Event;
+use event_listener::{Event, Listener};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use s3engine_pool::Process;
@@ -31,6 +31,9 @@ const TO_GREET: Duration = Duration::from_secs(10);
 
 /// The longest wait for an answer that asks no server.
 const TO_ANSWER: Duration = Duration::from_secs(30);
+
+/// The longest that the end of a session is waited for once a queue of it has ended.
+const TO_SEE_THE_END: Duration = Duration::from_millis(200);
 
 type Answered = Result<(Said, Vec<OwnedFd>), Failure>;
 
@@ -133,6 +136,17 @@ impl Connection {
     /// Why there is no session any more.
     pub(crate) fn lost(&self) -> Option<String> {
         self.lost.get().cloned()
+    }
+
+    /// The same, for one who has seen a queue end: the socket of a service that was killed may take a moment longer.
+    pub(super) fn lost_soon(&self) -> Option<String> {
+        let until = Instant::now() + TO_SEE_THE_END;
+        loop {
+            let changed = self.changed.listen();
+            if self.is_lost() || changed.wait_deadline(until).is_none() {
+                return self.lost();
+            }
+        }
     }
 
     pub(super) fn is_lost(&self) -> bool {
@@ -364,7 +378,7 @@ fn read_answers(socket: &UnixStream, mut frames: Frames, connection: &Weak<Conne
         }
         match frames.receive(socket) {
             Ok(true) => {}
-            Ok(false) => break "it has ended".to_owned(),
+            Ok(false) => break "it has ended or was killed".to_owned(),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => break error.to_string(),
         }

@@ -241,7 +241,8 @@ impl Home for Connected {
         if !self.process.is_this() {
             return operation::forked();
         }
-        let lost = self.lock().lost();
+        let connection = Arc::clone(&self.lock());
+        let lost = connection.lost_soon();
         ErrorKind::Service(lost.unwrap_or_else(|| "it has ended the queue".to_owned()))
     }
 

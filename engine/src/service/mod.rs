@@ -31,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::counted::Counted;
-pub(crate) use self::rules::Access;
+pub(crate) use self::rules::{Access, climbs};
 pub use self::rules::{Rule, Who};
 use crate::engine::Engine;
 use crate::in_flight::{Group, Limits};

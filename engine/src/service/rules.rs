@@ -70,7 +70,7 @@ impl Access {
 }
 
 /// Whether a server that takes keys for paths could be led out of a prefix by this one.
-fn climbs(key: &str) -> bool {
+pub(crate) fn climbs(key: &str) -> bool {
     key.split('/').any(|part| part == ".." || part == ".")
 }
 

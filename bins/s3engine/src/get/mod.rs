@@ -69,7 +69,14 @@ pub(crate) fn run(
         let text = "--json and the object both want stdout: choose another file with -o".to_owned();
         return Err(Failure::Usage(text));
     }
-    let result = destination.and_then(|to| fetch(args, &to, settings, interrupt));
+    let result = destination.and_then(|to| {
+        let source = Source::of(args, settings)?;
+        let through_service = source.service.is_some();
+        fetch(args, &to, settings, source, interrupt).map_err(|failure| match through_service {
+            true => failure.of_service(),
+            false => failure,
+        })
+    });
     match &result {
         Err(failure) if args.json => print_json(&summary::failed(&args.url, failure))?,
         _ => {}
@@ -81,6 +88,7 @@ fn fetch(
     args: &GetArgs,
     destination: &Destination,
     settings: &Settings,
+    source: Source,
     interrupt: &Interrupt,
 ) -> Result<(), Failure> {
     let began = Instant::now();
@@ -89,7 +97,7 @@ fn fetch(
         engine,
         service,
         chunk,
-    } = Source::of(args, settings)?;
+    } = source;
     let mut output = Output::open(destination, interrupt)?;
     let info = look(&engine, &args.url, until, interrupt)?;
     let size = info.size.ok_or_else(|| {

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use s3engine::Engine;
 use s3engine::service::{Rule, Who};
 
+use crate::object_url::on_one_line;
 use crate::serve::plan::Plan;
 use crate::size::human;
 
@@ -13,9 +14,11 @@ pub(crate) fn text(plan: &Plan, engine: &Engine, metrics: Option<SocketAddr>) ->
     let mut text = format!(
         "s3engine {} serves at {}\n",
         env!("CARGO_PKG_VERSION"),
-        plan.socket.display()
+        on_one_line(&plan.socket.display().to_string())
     );
-    let mut line = |name: &str, what: String| text += &format!("  {name:9} {what}\n");
+    // Names and paths may hold anything.
+    let mut line =
+        |name: &str, what: String| text += &format!("  {name:9} {}\n", on_one_line(&what));
     line("clients", clients(plan));
     for (nth, served) in plan.endpoints.iter().enumerate() {
         let default = match nth {
