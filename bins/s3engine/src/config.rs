@@ -2,12 +2,14 @@
 
 use std::env::VarError;
 use std::ffi::OsString;
-use std::fs::File;
+use std::fs::{File, FileType};
 use std::io::{self, Read};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
+use rustix::fs::{Mode, OFlags};
 use s3engine::{
     AddressingStyle, ConnectError, Credentials, CredentialsError, Endpoint, EndpointError, Policy,
 };
@@ -164,6 +166,8 @@ pub(crate) enum LogFormat {
 pub(crate) enum ConfigError {
     #[error("cannot read the settings in {}: {source}", path.display())]
     Read { path: PathBuf, source: io::Error },
+    #[error("the settings in {} are not read: it is {what} and not a regular file", path.display())]
+    NotAFile { path: PathBuf, what: &'static str },
     #[error("the settings in {} are longer than {MOST_BYTES} bytes", path.display())]
     TooLong { path: PathBuf },
     #[error("{}, line {line}: {problem}", path.display())]
@@ -212,7 +216,7 @@ pub(crate) enum ConfigError {
 /// The variable that names the file of settings.
 const CONFIG: &str = "S3ENGINE_CONFIG";
 const PREFIX: &str = "S3ENGINE_";
-/// The longest file of settings that is read: another file is meant then, or a device.
+/// The longest file of settings that is read: another file is meant then.
 const MOST_BYTES: u64 = 1 << 20;
 
 type Set = fn(&mut Settings, &str) -> Result<(), String>;
@@ -401,18 +405,43 @@ pub(crate) fn from_file<T: DeserializeOwned>(path: &Path) -> Result<T, ConfigErr
 }
 
 fn read(path: &Path) -> Result<String, ConfigError> {
-    let mut text = String::new();
-    let file = File::open(path);
-    let read = file.and_then(|file| file.take(MOST_BYTES + 1).read_to_string(&mut text));
-    let own = || path.to_owned();
-    match read {
-        Err(source) => Err(ConfigError::Read {
-            path: own(),
-            source,
-        }),
-        Ok(read) if read as u64 > MOST_BYTES => Err(ConfigError::TooLong { path: own() }),
-        Ok(_) => Ok(text),
+    let own = |source| ConfigError::Read {
+        path: path.to_owned(),
+        source,
+    };
+    let mut file = open(path).map_err(own)?;
+    if let Some(what) = other_than_a_file(file.metadata().map_err(own)?.file_type()) {
+        let path = path.to_owned();
+        return Err(ConfigError::NotAFile { path, what });
     }
+    let mut text = String::new();
+    let read = Read::by_ref(&mut file)
+        .take(MOST_BYTES + 1)
+        .read_to_string(&mut text)
+        .map_err(own)?;
+    if read as u64 > MOST_BYTES {
+        let path = path.to_owned();
+        return Err(ConfigError::TooLong { path });
+    }
+    Ok(text)
+}
+
+/// Does not wait for anybody, as opening a pipe would for one who writes.
+fn open(path: &Path) -> io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(path, flags, Mode::empty())?.into())
+}
+
+/// What something is that is no regular file.
+fn other_than_a_file(kind: FileType) -> Option<&'static str> {
+    let what = match kind {
+        kind if kind.is_file() => return None,
+        kind if kind.is_dir() => "a folder",
+        kind if kind.is_fifo() => "a pipe",
+        kind if kind.is_char_device() || kind.is_block_device() => "a device",
+        _ => "something else",
+    };
+    Some(what)
 }
 
 /// The line at a byte of a TOML text, counted from 1, and the key that it sets.
@@ -591,7 +620,7 @@ mod tests {
         assert!(error.contains("longer than 1048576 bytes"), "{error}");
         let endless = Path::new("/dev/zero");
         let error = load(Settings::default(), &[], Some(endless)).unwrap_err();
-        assert!(error.contains("/dev/zero are longer"), "{error}");
+        assert!(error.contains("/dev/zero are not read"), "{error}");
     }
 
     #[test]

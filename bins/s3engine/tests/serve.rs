@@ -3,13 +3,18 @@
 
 mod support;
 
+use std::ffi::OsStr;
 use std::fs::{self, Permissions};
+use std::io::Write;
+use std::net::TcpStream;
+use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixDatagram;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::Signal;
 use s3sim::{Action, Kind, Rule, SimOptions};
 use support::host::Host;
@@ -187,6 +192,51 @@ fn what_does_not_end_in_time_is_cut_off_and_its_client_is_told() {
 }
 
 #[test]
+fn a_client_whose_service_is_killed_says_so_and_fails_as_a_transfer_does() {
+    let world = world();
+    let mut host = world.host(&[]);
+    let client = under_way(&world, &host, "s3://train/1MiB-stalled");
+    host.signal(Signal::KILL);
+    host.ended();
+    let ran = Ran::from(client.wait_with_output().unwrap());
+    assert!(!ran.stderr.contains("what helps"), "{}", ran.stderr);
+    ran.fails(
+        1,
+        &[
+            "s3://train/1MiB-stalled",
+            "host service: it has ended or was killed",
+        ],
+    );
+}
+
+#[test]
+fn what_helps_where_rdma_is_required_of_a_service_are_settings_of_the_service() {
+    let world = World::new();
+    let _host = world.host(&["--fabric", "off"]);
+    let require = ["--rdma", "require"];
+    let ran = run(&mut world.client(&get("s3://train/1MiB-x", &require)));
+    assert!(!ran.stderr.contains("--fabric"), "{}", ran.stderr);
+    assert_eq!(ran.code, Some(5), "{}", ran.stderr);
+    assert!(
+        ran.stderr.contains("what helps: the host service"),
+        "{}",
+        ran.stderr
+    );
+}
+
+#[test]
+fn names_of_endpoints_are_shown_and_not_obeyed() {
+    let world = World::new();
+    let name = "\\u001b[2Jmain";
+    let text = format!("[endpoint.\"{name}\"]\nurl = \"{}\"\n", world.sim.url());
+    let host = Host::start(served_with(&world, &text), world.socket());
+    host.says("  metrics ");
+    let told = host.told();
+    assert!(told.contains("\\u{1b}[2Jmain: http://"), "{told}");
+    assert!(!told.contains('\u{1b}'), "{told}");
+}
+
+#[test]
 fn a_second_signal_ends_it_at_once() {
     let world = world();
     let mut host = world.host(&["--drain", "1h"]);
@@ -267,10 +317,47 @@ fn figures_have_words_and_count_what_clients_did() {
 }
 
 #[test]
+fn probes_are_answered_though_others_hold_many_connections_and_read_nothing() {
+    let world = World::new();
+    let host = world.host(&["--metrics", "127.0.0.1:0"]);
+    let address = host.metrics_address();
+    let silent: Vec<_> = (0..100)
+        .map(|nth| {
+            let mut stream = TcpStream::connect(&address).unwrap();
+            // Some say nothing; others ask without end, and read no answer.
+            if nth % 2 == 0 {
+                let asked = b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n".repeat(10_000);
+                stream.set_nonblocking(true).unwrap();
+                let _ = stream.write(&asked);
+            }
+            stream
+        })
+        .collect();
+    assert_eq!(host.http("/healthz"), (200, "ok\n".to_owned()));
+    assert_eq!(host.http("/readyz"), (200, "ready\n".to_owned()));
+    assert_eq!(host.http("/metrics").0, 200);
+    drop(silent);
+}
+
+#[test]
 fn the_service_manager_is_told_how_it_is() {
     let world = World::new();
     let path = world.folder.path().join("notify");
     let manager = UnixDatagram::bind(&path).unwrap();
+    assert_is_told(&world, path.as_os_str(), &manager);
+}
+
+#[test]
+fn a_service_manager_at_an_abstract_socket_is_told_as_well() {
+    let world = World::new();
+    // Unlike any other of this host.
+    let name = format!("s3engine-notify{}", world.folder.path().display());
+    let address = SocketAddr::from_abstract_name(&name).unwrap();
+    let manager = UnixDatagram::bind_addr(&address).unwrap();
+    assert_is_told(&world, OsStr::new(&format!("@{name}")), &manager);
+}
+
+fn assert_is_told(world: &World, socket: &OsStr, manager: &UnixDatagram) {
     manager.set_read_timeout(Some(PATIENCE)).unwrap();
     let heard = || {
         let mut buffer = [0; 4096];
@@ -278,7 +365,7 @@ fn the_service_manager_is_told_how_it_is() {
         String::from_utf8(buffer[..n].to_vec()).unwrap()
     };
     let mut command = world.serve(&[]);
-    command.env("NOTIFY_SOCKET", &path);
+    command.env("NOTIFY_SOCKET", socket);
     let mut host = Host::start(command, world.socket());
     let ready = heard();
     assert!(
@@ -340,6 +427,33 @@ fn a_file_that_cannot_be_meant_is_named_with_the_key() {
     }
     run(served_with(&world, endpoint).args(["--endpoint", "http://x"])).fails(2, &["--config"]);
     run(&mut world.serve(&["--service", "off"])).fails(2, &["--service"]);
+}
+
+#[test]
+fn only_a_regular_file_is_read_as_the_services_file() {
+    let world = World::new();
+    let pipe = world.folder.path().join("pipe");
+    mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR, 0).unwrap();
+    let paths = [
+        (pipe.as_path(), "it is a pipe"),
+        (world.folder.path(), "it is a folder"),
+        (Path::new("/dev/zero"), "it is a device"),
+        (Path::new("/dev/null"), "it is a device"),
+    ];
+    for (path, words) in paths {
+        let path = path.to_str().unwrap();
+        let ran = run(&mut world.serve(&["--config", path]));
+        ran.fails(3, &[path, words, "not a regular file"]);
+    }
+    // Nor where one has taken the file's place since: the service goes on, and hears what it is told.
+    let endpoint = format!("[endpoint.main]\nurl = \"{}\"\n", world.sim.url());
+    let mut host = Host::start(served_with(&world, &endpoint), world.socket());
+    let file = world.folder.path().join("serve.toml");
+    fs::rename(&pipe, &file).unwrap();
+    host.signal(Signal::HUP);
+    host.says("not reloaded: everything stays as it was");
+    host.signal(Signal::TERM);
+    assert!(host.ended().success());
 }
 
 #[test]
@@ -418,6 +532,14 @@ fn a_reload_changes_who_may_attach_and_what_they_read_and_a_bad_file_changes_not
     ls("s3://train/").fails(1, &["denied by the host service", "no rule"]);
     let args = ["get", "s3://train/set-a/1KiB-x", "-o", "/dev/null"];
     as_user(USER, &binary, &host.socket, &args).ok();
+    // A key is a name and no path; one that a server could take for a way out of the prefix is refused.
+    for climbs in ["s3://train/set-a/../1KiB-x", "s3://train/set-a/./1KiB-x"] {
+        let args = ["get", climbs, "-o", "/dev/null"];
+        let ran = as_user(USER, &binary, &host.socket, &args);
+        ran.fails(1, &["denied by the host service", "between slashes"]);
+    }
+    let named = ["get", "s3://train/set-a/%2e%2e/1KiB-x", "-o", "/dev/null"];
+    as_user(USER, &binary, &host.socket, &named).ok();
     as_user(USER + 1, &binary, &host.socket, &args).fails(3, &["may not attach"]);
     config(&world, "allow_uid = []\nrules = 1");
     host.signal(Signal::HUP);

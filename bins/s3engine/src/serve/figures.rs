@@ -1,9 +1,15 @@
 //! Every metric that the service gives, and what it means.
 
-use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
-use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
-use metrics_util::MetricKindMask;
 use std::time::Duration;
+
+use metrics::{
+    Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit,
+    describe_counter, describe_gauge, describe_histogram,
+};
+use metrics_exporter_prometheus::{
+    BuildError, Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder,
+};
+use metrics_util::MetricKindMask;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
@@ -18,8 +24,12 @@ const SECONDS: [f64; 16] = [
     10.0, 60.0,
 ];
 
-/// A counter that did not change for so long is not given any more: those of clients that have gone would pile up.
-const FORGOTTEN: Duration = Duration::from_secs(24 * 3600);
+/// Names of what is counted for each client begin so.
+const OF_CLIENTS: &str = "s3engine_client_";
+
+/// What is counted for a client and did not change for so long is not given any more: clients come and go, and their
+/// series would pile up. Long enough for a server that asks every few minutes to see the last value.
+const FORGOTTEN: Duration = Duration::from_secs(600);
 
 #[rustfmt::skip]
 const FIGURES: [(Kind, &str, &str); 23] = [
@@ -48,13 +58,88 @@ const FIGURES: [(Kind, &str, &str); 23] = [
     (Kind::Counter, "s3engine_revocations_total", "revocations of registrations, by fabric and whether they were confirmed"),
 ];
 
+/// Gives the figures as text.
+#[derive(Clone)]
+pub(crate) struct Figures {
+    host: PrometheusHandle,
+    clients: PrometheusHandle,
+}
+
+impl Figures {
+    pub(crate) fn render(&self) -> String {
+        self.host.render() + &self.clients.render()
+    }
+
+    /// Tidies up where nobody asks for the figures.
+    pub(crate) fn run_upkeep(&self) {
+        self.host.run_upkeep();
+        // Nothing else forgets those of clients that have gone.
+        drop(self.clients.render());
+    }
+}
+
+/// Counts what is of the whole host, which stays, and what is of each client, which is forgotten.
+struct Recorders {
+    host: PrometheusRecorder,
+    clients: PrometheusRecorder,
+}
+
+impl Recorders {
+    fn new(forgotten: Duration) -> Result<(Self, Figures), BuildError> {
+        let seconds = Matcher::Suffix("_seconds".to_owned());
+        let host = PrometheusBuilder::new().set_buckets_for_metric(seconds, &SECONDS)?;
+        let clients =
+            PrometheusBuilder::new().idle_timeout(MetricKindMask::COUNTER, Some(forgotten));
+        let (host, clients) = (host.build_recorder(), clients.build_recorder());
+        let figures = Figures {
+            host: host.handle(),
+            clients: clients.handle(),
+        };
+        Ok((Self { host, clients }, figures))
+    }
+
+    fn of(&self, name: &str) -> &PrometheusRecorder {
+        match name.starts_with(OF_CLIENTS) {
+            true => &self.clients,
+            false => &self.host,
+        }
+    }
+}
+
+impl Recorder for Recorders {
+    fn describe_counter(&self, name: KeyName, unit: Option<Unit>, help: SharedString) {
+        self.of(name.as_str())
+            .describe_counter(name.clone(), unit, help);
+    }
+
+    fn describe_gauge(&self, name: KeyName, unit: Option<Unit>, help: SharedString) {
+        self.of(name.as_str())
+            .describe_gauge(name.clone(), unit, help);
+    }
+
+    fn describe_histogram(&self, name: KeyName, unit: Option<Unit>, help: SharedString) {
+        self.of(name.as_str())
+            .describe_histogram(name.clone(), unit, help);
+    }
+
+    fn register_counter(&self, key: &Key, metadata: &Metadata<'_>) -> Counter {
+        self.of(key.name()).register_counter(key, metadata)
+    }
+
+    fn register_gauge(&self, key: &Key, metadata: &Metadata<'_>) -> Gauge {
+        self.of(key.name()).register_gauge(key, metadata)
+    }
+
+    fn register_histogram(&self, key: &Key, metadata: &Metadata<'_>) -> Histogram {
+        self.of(key.name()).register_histogram(key, metadata)
+    }
+}
+
 /// Counts from now on. What this returns gives the figures.
-pub(crate) fn start() -> Result<PrometheusHandle, BuildError> {
-    let seconds = Matcher::Suffix("_seconds".to_owned());
-    let handle = PrometheusBuilder::new()
-        .set_buckets_for_metric(seconds, &SECONDS)?
-        .idle_timeout(MetricKindMask::COUNTER, Some(FORGOTTEN))
-        .install_recorder()?;
+pub(crate) fn start() -> Result<Figures, String> {
+    let built = Recorders::new(FORGOTTEN);
+    let (recorders, figures) = built.map_err(|error| error.to_string())?;
+    metrics::set_global_recorder(recorders).map_err(|error| error.to_string())?;
     for (kind, name, help) in FIGURES {
         match kind {
             Kind::Counter => describe_counter!(name, help),
@@ -63,7 +148,7 @@ pub(crate) fn start() -> Result<PrometheusHandle, BuildError> {
         }
     }
     metrics::gauge!("s3engine_build_info", "version" => env!("CARGO_PKG_VERSION")).set(1);
-    Ok(handle)
+    Ok(figures)
 }
 
 #[cfg(test)]
@@ -96,6 +181,25 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn what_is_of_a_client_is_forgotten_when_it_rests_and_what_is_of_the_host_stays() {
+        let (recorders, figures) = Recorders::new(Duration::from_millis(1)).unwrap();
+        metrics::with_local_recorder(&recorders, || {
+            metrics::counter!("s3engine_client_gets_total", "client" => "a").increment(2);
+            metrics::counter!("s3engine_gets_total").increment(2);
+        });
+        let text = figures.render();
+        assert!(
+            text.contains("s3engine_client_gets_total{client=\"a\"} 2"),
+            "{text}"
+        );
+        std::thread::sleep(Duration::from_millis(5));
+        figures.run_upkeep();
+        let text = figures.render();
+        assert!(!text.contains("client"), "{text}");
+        assert!(text.contains("s3engine_gets_total 2"), "{text}");
     }
 
     #[test]

@@ -25,7 +25,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use metrics_exporter_prometheus::PrometheusHandle;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use s3engine::Engine;
 use s3engine::service::{Service, ServiceOptions};
@@ -36,6 +35,7 @@ use crate::exit::Failure;
 use crate::logging;
 use crate::object_url::on_one_line;
 use crate::serve::account::Account;
+use crate::serve::figures::Figures;
 use crate::serve::plan::Plan;
 use crate::serve::probes::{Probes, Ready};
 use crate::serve::reload::Reload;
@@ -107,7 +107,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     let log = logging::start(&plan.settings, level).map_err(Failure::Usage)?;
     raise_file_limit();
     let figures = match plan.metrics {
-        Some(_) => Some(figures::start().map_err(|error| Failure::Other(error.to_string()))?),
+        Some(_) => Some(figures::start().map_err(Failure::Other)?),
         None => None,
     };
     let engines = engines(&plan)?;
@@ -159,7 +159,7 @@ fn engines(plan: &Plan) -> Result<Vec<(String, Engine)>, Failure> {
 
 fn probes(
     plan: &Plan,
-    figures: Option<PrometheusHandle>,
+    figures: Option<Figures>,
     ready: &Ready,
 ) -> Result<Option<SocketAddr>, Failure> {
     let (Some(address), Some(figures)) = (plan.metrics, figures) else {

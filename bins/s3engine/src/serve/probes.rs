@@ -1,5 +1,6 @@
 //! Metrics and probes over HTTP: `/metrics`, `/healthz`, `/readyz`.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -15,10 +16,11 @@ use http_body_util::Full;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use metrics_exporter_prometheus::PrometheusHandle;
-use tokio::sync::Semaphore;
+use tokio::task::JoinHandle;
 
-/// Connections at once. More wait to be accepted.
+use crate::serve::figures::Figures;
+
+/// Connections at once. One more ends the oldest: whoever holds many open keeps no probe from its answer.
 const CONNECTIONS: usize = 64;
 /// How long a request's head, and a whole connection, may take.
 const HEAD: Duration = Duration::from_secs(5);
@@ -47,7 +49,7 @@ impl Probes {
     }
 
     /// Serves until the process ends.
-    pub(crate) fn serve(self, figures: PrometheusHandle, ready: Ready) -> io::Result<()> {
+    pub(crate) fn serve(self, figures: Figures, ready: Ready) -> io::Result<()> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
@@ -59,7 +61,7 @@ impl Probes {
     }
 }
 
-async fn run(listener: TcpListener, figures: PrometheusHandle, ready: Ready) {
+async fn run(listener: TcpListener, figures: Figures, ready: Ready) {
     let listener = match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => listener,
         Err(error) => return tracing::error!(%error, "metrics are not served"),
@@ -71,11 +73,8 @@ async fn run(listener: TcpListener, figures: PrometheusHandle, ready: Ready) {
             upkeep.run_upkeep();
         }
     });
-    let room = Arc::new(Semaphore::new(CONNECTIONS));
+    let mut connections: VecDeque<JoinHandle<()>> = VecDeque::new();
     loop {
-        let Ok(place) = Arc::clone(&room).acquire_owned().await else {
-            return;
-        };
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
@@ -85,7 +84,13 @@ async fn run(listener: TcpListener, figures: PrometheusHandle, ready: Ready) {
             }
         };
         let (figures, ready) = (figures.clone(), Arc::clone(&ready));
-        tokio::spawn(async move {
+        connections.retain(|connection| !connection.is_finished());
+        if connections.len() >= CONNECTIONS
+            && let Some(oldest) = connections.pop_front()
+        {
+            oldest.abort();
+        }
+        connections.push_back(tokio::spawn(async move {
             let service = service_fn(move |request: Request<hyper::body::Incoming>| {
                 let answer = answer(request.method(), request.uri().path(), &figures, &ready);
                 async move { Ok::<_, Infallible>(answer) }
@@ -96,15 +101,14 @@ async fn run(listener: TcpListener, figures: PrometheusHandle, ready: Ready) {
                 .serve_connection(TokioIo::new(stream), service);
             // Whoever asks badly or goes away is nobody's concern.
             let _ = tokio::time::timeout(CONNECTION, connection).await;
-            drop(place);
-        });
+        }));
     }
 }
 
 fn answer(
     method: &Method,
     path: &str,
-    figures: &PrometheusHandle,
+    figures: &Figures,
     ready: &AtomicBool,
 ) -> Response<Full<Bytes>> {
     let (status, kind, body) = match path {

@@ -95,12 +95,16 @@ impl Host {
         status.unwrap()
     }
 
-    /// The status and body that it answers a GET with, at the address that it has told.
-    pub fn http(&self, path: &str) -> (u16, String) {
+    /// Where it serves metrics, as it has told.
+    pub fn metrics_address(&self) -> String {
         let told = self.told();
         let (_, address) = told.split_once("metrics   http://").unwrap();
-        let (address, _) = address.split_once('/').unwrap();
-        let mut stream = TcpStream::connect(address).unwrap();
+        address.split_once('/').unwrap().0.to_owned()
+    }
+
+    /// The status and body that it answers a GET with.
+    pub fn http(&self, path: &str) -> (u16, String) {
+        let mut stream = TcpStream::connect(self.metrics_address()).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         write!(
             stream,
