@@ -14,6 +14,9 @@ use tokio::sync::OnceCell;
 use crate::in_flight::ShareId;
 use crate::wire::Name;
 
+/// What is asked for at the same time is asked once: whose turn it waits for, bucket and key.
+type Asked = (ShareId, Arc<str>, Arc<str>);
+
 /// The open objects of an engine.
 pub(crate) struct Objects {
     process: Process,
@@ -21,8 +24,7 @@ pub(crate) struct Objects {
     number: u64,
     next: AtomicU64,
     names: DashMap<u64, Name>,
-    /// By whose turn it is that they wait for, bucket and key.
-    asked: Flights<(ShareId, Arc<str>, Arc<str>), Result<ObjectInfo, Error>>,
+    asked: Flights<Asked, Result<ObjectInfo, Error>>,
 }
 
 impl Objects {
