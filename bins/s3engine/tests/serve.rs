@@ -16,6 +16,7 @@ use std::process::Command;
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::Signal;
+use s3engine::{ConnectOptions, Engine, Get, QueueOptions};
 use s3sim::{Action, Kind, Rule, SimOptions};
 use support::host::Host;
 use support::{PATIENCE, Ran, World, bare, eventually, object, run};
@@ -602,6 +603,60 @@ fn the_help_has_examples_and_no_flag_that_does_nothing() {
         "{text}"
     );
     assert!(!text.contains("--service "), "{text}");
+}
+
+#[test]
+fn clients_take_no_files_that_connections_to_the_storage_need() {
+    let world = World::new();
+    let serve = world.serve(&[]);
+    let few = |limit: u32| {
+        let mut command = Command::new("sh");
+        command.args([
+            "-c",
+            &format!("ulimit -n {limit}; exec \"$0\" serve --slab-size 16MiB"),
+        ]);
+        command.arg(serve.get_program());
+        for (name, value) in serve.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        command
+    };
+    let none = run(few(200).env("S3ENGINE_LOG", "error"));
+    none.fails(3, &["the limit of 200 open files", "LimitNOFILE"]);
+    let host = Host::start(few(480), world.socket());
+    let attach = || Engine::connect(&host.socket, ConnectOptions::default());
+    let mut clients = Vec::new();
+    let refused = loop {
+        match attach() {
+            Ok(client) => clients.push(client),
+            Err(refused) => break refused.to_string(),
+        }
+        assert!(clients.len() < 100, "nobody is refused");
+    };
+    assert!(refused.contains("no open files left"), "{refused}");
+    // Each of those who are in has its queue and its memory, and all of them have connections at once.
+    let mut queues: Vec<_> = clients
+        .iter()
+        .map(|client| {
+            let mut queue = client.queue(QueueOptions { capacity: 8 });
+            for _ in 0..8 {
+                queue.push(Get::new("train", "1MiB-x")).unwrap();
+            }
+            queue.submit();
+            queue
+        })
+        .collect();
+    for queue in &mut queues {
+        while let Some(end) = queue.next(PATIENCE).unwrap() {
+            assert!(end.is_ok(), "{end:?}");
+        }
+    }
+    assert!(clients.len() > 4, "{} clients", clients.len());
+    drop((queues, clients));
+    eventually("there is room again", || attach().is_ok());
 }
 
 #[test]

@@ -74,6 +74,11 @@ impl InFlight {
         Self(Arc::new(Admission(Mutex::new(State { turns, engines }))))
     }
 
+    /// What they have together.
+    pub(crate) fn limits(&self) -> Limits {
+        self.0.change(|state| state.turns.limits())
+    }
+
     /// The same limits for one more engine, which closes them too.
     pub(crate) fn beside(&self) -> Self {
         self.0.change(|state| state.engines += 1);

@@ -179,6 +179,10 @@ impl<T> Turns<T> {
         }
     }
 
+    pub(super) fn limits(&self) -> Limits {
+        self.limits
+    }
+
     /// Adds a share.
     pub(super) fn join(&mut self, weight: NonZeroU32, caps: Limits) -> ShareId {
         let share = Share {

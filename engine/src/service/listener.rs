@@ -12,6 +12,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use tokio::net::UnixListener;
 
+use super::files::OF_CLIENT;
 use super::peer::Peer;
 use super::{Host, ServiceError, session};
 
@@ -116,7 +117,8 @@ pub(super) async fn run(host: Arc<Host>, socket: StdListener) {
                 let peer = Peer::of(&socket);
                 match peer {
                     Ok(peer) => {
-                        let session = session::run(Arc::clone(&host), socket, peer);
+                        let files = host.files.take(peer.uid, OF_CLIENT);
+                        let session = session::run(Arc::clone(&host), socket, peer, files);
                         host.tasks.spawn_local(session);
                     }
                     Err(error) => {

@@ -10,6 +10,7 @@
 //! cancelled, slots go to quarantine where a peer may still write, slabs are destroyed and never leased again.
 
 mod counted;
+mod files;
 mod listener;
 mod peer;
 mod rules;
@@ -165,6 +166,16 @@ pub enum ServiceError {
     /// There is nothing to serve.
     #[error("a service needs an endpoint, and no two of one name")]
     Endpoints,
+    /// The system's limit leaves no client a file.
+    #[error(
+        "the limit of {limit} open files leaves none for clients: raise it (LimitNOFILE, ulimit -n) to {needed} at least"
+    )]
+    Files {
+        /// The limit.
+        limit: u64,
+        /// For one client.
+        needed: u64,
+    },
     /// A cap that would keep everybody out.
     #[error("the caps leave {what}")]
     Caps {
@@ -195,6 +206,8 @@ pub(crate) struct Host {
     /// No new sessions and no new queues.
     pub(crate) draining: CancellationToken,
     pub(crate) stop: CancellationToken,
+    /// Files that clients keep open.
+    files: Arc<Counted>,
     /// Bytes of the rings that there are.
     queue_bytes: Arc<Counted>,
     pub(crate) tasks: TaskTracker,
@@ -239,6 +252,14 @@ impl Service {
         if let Some(what) = options.caps.senseless() {
             return Err(ServiceError::Caps { what });
         }
+        let requests = |(_, engine): &(String, Engine)| {
+            let inner = engine.embedded();
+            inner.map_or(0, |inner| inner.core.in_flight.limits().requests)
+        };
+        let requests = options.endpoints.iter().map(requests);
+        let requests = requests.fold(0, usize::saturating_add);
+        let files = files::for_clients(requests)
+            .map_err(|(limit, needed)| ServiceError::Files { limit, needed })?;
         let others = !options.allow.is_empty();
         let (lock, socket) = listener::bind(&options.socket, others)?;
         let host = Arc::new(Host {
@@ -250,6 +271,7 @@ impl Service {
             sessions: Mutex::default(),
             draining: CancellationToken::new(),
             stop: CancellationToken::new(),
+            files,
             queue_bytes: Counted::new(
                 options.caps.queue_bytes,
                 options.caps.queue_bytes_per_uid.unwrap_or(u64::MAX),

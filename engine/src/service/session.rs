@@ -1,7 +1,7 @@
 //! One client of the host service: what it asks for over its socket, and what it holds.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -19,7 +19,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use super::counted::Full;
+use super::counted::{Full, Taken};
+use super::files::{self, OF_QUEUE, OF_SLAB};
 use super::peer::Peer;
 use super::talk::{receive, send};
 use super::watch::{died, hear_bell};
@@ -120,14 +121,22 @@ impl Facts {
     }
 }
 
-/// Serves one client, from its first word to its end.
-pub(super) async fn run(host: Arc<Host>, socket: UnixStream, peer: Peer) {
+/// Serves one client, from its first word to its end. The files that it may keep open are taken as long.
+pub(super) async fn run(
+    host: Arc<Host>,
+    socket: UnixStream,
+    peer: Peer,
+    files: Result<Taken, Full>,
+) {
     let socket = Rc::new(socket);
     let mut frames = Frames::new(LARGEST_ASKED);
     let admitted = async {
         // Who may not attach at all does not keep others from it by saying nothing.
         if !host.admits(peer.uid, &peer.groups) {
             return Err(format!("uid {} may not attach", peer.uid));
+        }
+        if let Err(full) = files {
+            return Err(files::refused(full));
         }
         let hello = receive::<Hello>(&socket, &mut frames);
         match tokio::time::timeout(TO_SAY_HELLO, hello).await {
@@ -171,7 +180,7 @@ struct Session {
     inner: Arc<Inner>,
     socket: Rc<UnixStream>,
     /// Slabs whose memory the client was given.
-    exported: RefCell<HashSet<SlabId>>,
+    exported: RefCell<HashMap<SlabId, Option<Taken>>>,
     objects: RefCell<HashMap<u64, Object>>,
     running: RefCell<HashMap<u64, AbortHandle>>,
     /// Whether it will be told that memory may have come back.
@@ -478,7 +487,7 @@ impl Session {
             Err(_) => return Err(Failure::Refused("no memory could be made".to_owned())),
         };
         let (slot, offset) = (buffer.slot(), buffer.offset());
-        let known = self.exported.borrow().contains(&slot.slab);
+        let known = self.exported.borrow().contains_key(&slot.slab);
         let (slab, fds) = match known {
             true => (None, Vec::new()),
             false => {
@@ -518,15 +527,32 @@ impl Session {
 
     /// A slab's memory, for the client to map.
     fn export(&self, id: SlabId) -> Result<(Slab, OwnedFd), Failure> {
-        let export = self.facts.tenant.pool.export(id);
+        let pool = &self.facts.tenant.pool;
+        let mut exported = self.exported.borrow_mut();
+        let mut files = None;
+        if !exported.contains_key(&id) {
+            // Others may have been destroyed since.
+            let there = pool.slabs();
+            exported.retain(|id, _| there.contains(id));
+            // One comes with the session.
+            if exported.values().any(Option::is_none) {
+                files = Some(self.files(OF_SLAB)?);
+            }
+        }
+        let export = pool.export(id);
         let export = export.map_err(|error| Failure::Refused(error.to_string()))?;
-        self.exported.borrow_mut().insert(id);
+        exported.entry(id).or_insert(files);
         let slab = Slab {
             slab: id.0,
             len: export.len,
             read_only: export.read_only,
         };
         Ok((slab, export.fd))
+    }
+
+    fn files(&self, count: u64) -> Result<Taken, Failure> {
+        let taken = self.host.files.take(self.facts.uid, count);
+        taken.map_err(|full| Failure::Refused(files::refused(full)))
     }
 
     fn queue(&self, entries: u32) -> Answered {
@@ -539,6 +565,11 @@ impl Session {
                 caps.queues, caps.entries
             )));
         }
+        // The first comes with the session.
+        let files = match queues {
+            0 => None,
+            _ => Some(self.files(OF_QUEUE)?),
+        };
         let layout = Layout::new(entries).map_err(|error| refused(error.to_string()))?;
         let (uid, needed) = (
             self.facts.uid,
@@ -578,7 +609,7 @@ impl Session {
                     () = hear_bell(near, link) => closed.cancel(),
                 }
                 facts.queues.fetch_sub(1, Ordering::Relaxed);
-                drop(bytes);
+                drop((bytes, files));
             })
         }));
         let fds = vec![shared.client_region, shared.service_region, far.into_fd()];
