@@ -331,7 +331,11 @@ impl Queue {
 
     /// Completions that can be taken.
     fn ready(&mut self) -> usize {
-        let on_ring = |attached: &mut Attached| attached.client.ready().unwrap_or(0) as usize;
+        let on_ring = |attached: &mut Attached| match attached.far.is_lost() {
+            // What was not told is lost, and follows what was.
+            true => attached.client.in_flight() as usize,
+            false => attached.client.ready().unwrap_or(0) as usize,
+        };
         self.attached.as_mut().map_or(0, on_ring) + self.local.len()
     }
 

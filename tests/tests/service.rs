@@ -145,6 +145,25 @@ fn a_service_that_ends_loses_its_clients_and_the_next_one_serves_them() {
 }
 
 #[test]
+fn who_waits_for_more_than_came_before_the_services_end_gets_it_and_learns_that_the_rest_is_lost() {
+    let silent = s3sim::Rule::new(Action::NeverAnswer).key("*-silent");
+    let mut host = ServiceRig::with(Rig::new([silent]), |_| {});
+    let client = host.client();
+    let mut queue = client.queue(QueueOptions::default());
+    for key in [KEY, "1MiB-silent"] {
+        let buffer = client.pool().try_alloc(1 << 20, Memory::Host).unwrap();
+        let get = Get::new("bench", key).policy(Policy::Http);
+        queue.push(get.into(buffer)).unwrap();
+    }
+    queue.submit();
+    assert_eq!(queue.wait(1, PATIENCE), Ok(1));
+    host.service = None;
+    assert_eq!(queue.wait(2, PATIENCE), Ok(2));
+    let ends: Vec<_> = queue.completions().map(|end| end.reason()).collect();
+    assert_eq!(ends, [Reason::Policy, Reason::ServiceLost]);
+}
+
+#[test]
 fn a_second_service_at_the_same_socket_is_refused_and_a_dead_ones_socket_is_replaced() {
     let mut host = ServiceRig::new();
     let second = Service::start(host.options());
