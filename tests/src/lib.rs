@@ -13,6 +13,7 @@
 //! - `http_faults`: everything that HTTP can do wrong.
 //! - `service`, `processes`, `hostile`: clients of a host service: honest ones, ones that are killed or stopped, ones
 //!   that break the rules.
+//! - `client_kills`, `service_kills`: clients and services that are killed at any moment, over and over.
 //! - `invariants`: any fault under any policy, in any order.
 //! - `metrics`: what is counted.
 //! - `conformance`: every policy with every fault, shape and destination, for every host.
@@ -21,16 +22,22 @@
 mod canned;
 pub mod conformance;
 mod failing_fabric;
+mod footprint;
 mod invariants;
 mod listed;
+mod owner;
+mod program;
 mod rig;
 mod service_rig;
 mod watch;
 
 pub use canned::{canned_server, echoing_server};
 pub use failing_fabric::{FailingFabric, Failure};
+pub use footprint::Footprint;
 pub use invariants::assert_invariants;
 pub use listed::keys_and_prefixes;
+pub use owner::{Owner, kills, own};
+pub use program::Program;
 pub use rig::{PATIENCE, Rig, block_on, credentials, drain, loopback, quick_builder, wait_until};
 pub use service_rig::ServiceRig;
-pub use watch::FreeMemory;
+pub use watch::{FreeMemory, fill, is_untouched};

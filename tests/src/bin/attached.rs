@@ -2,13 +2,16 @@
 //!
 //! `attached SOCKET read KEY COUNT`: COUNT GETs of the whole object, each checked; prints `done`.
 //! `attached SOCKET busy KEY`: the same without end; prints `busy` after the first.
+//! `attached SOCKET http KEY`, `rdma KEY`: as `busy`, and only that path.
+//! `attached SOCKET idle KEY`: prints `idle`, and does nothing.
 //! `attached SOCKET hoard KEY COUNT`: submits COUNT GETs, prints `hoards`, and takes no completion.
+//! `attached SOCKET reap KEY COUNT`: submits COUNT GETs, waits for all, prints `reaps`, takes them; again without end.
 //! `attached SOCKET fork KEY`: forks a child that lives on, prints its number, and reads without end.
 
 use std::io::Write;
 use std::time::Duration;
 
-use s3engine::{ConnectOptions, Engine, Get, Memory, QueueOptions};
+use s3engine::{Completion, ConnectOptions, Engine, Get, Memory, Policy, Queue, QueueOptions};
 use s3sim::content;
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -25,26 +28,36 @@ fn main() {
         ..ConnectOptions::default()
     };
     let engine = Engine::connect(socket.as_ref(), options).expect("a service");
+    let without_end = |policy| {
+        read(&engine, &key, policy, usize::MAX, |nth| {
+            if nth == 0 {
+                say(&what);
+            }
+        });
+    };
     match &*what {
         "read" => {
-            read(&engine, &key, count, |_| {});
+            read(&engine, &key, Policy::PreferRdma, count, |_| {});
             say("done");
         }
-        "busy" => read(&engine, &key, usize::MAX, |nth| {
-            if nth == 0 {
-                say("busy");
-            }
-        }),
+        "busy" => without_end(Policy::PreferRdma),
+        "http" => without_end(Policy::Http),
+        "rdma" => without_end(Policy::RequireRdma),
+        "idle" => {
+            say("idle");
+            std::thread::sleep(PATIENCE);
+        }
         "hoard" => {
-            let capacity = count;
-            let mut queue = engine.queue(QueueOptions { capacity });
-            for _ in 0..count {
-                queue.push(Get::new("bench", &*key)).expect("room");
-            }
-            queue.submit();
+            let _queue = hoard(&engine, &key, count);
             say("hoards");
             std::thread::sleep(PATIENCE);
         }
+        "reap" => loop {
+            let mut queue = hoard(&engine, &key, count);
+            queue.wait(count, PATIENCE).expect("all end");
+            say("reaps");
+            queue.completions().for_each(|end| check(&key, &end));
+        },
         "fork" => {
             // SAFETY: the child only sleeps and leaves, without any code of this program's threads.
             let child = unsafe { libc::fork() };
@@ -56,7 +69,7 @@ fn main() {
                 }
             }
             say(&child.to_string());
-            read(&engine, &key, usize::MAX, |_| {});
+            read(&engine, &key, Policy::PreferRdma, usize::MAX, |_| {});
         }
         other => panic!("nothing called {other}"),
     }
@@ -67,8 +80,24 @@ fn say(text: &str) {
     std::io::stdout().flush().expect("somebody listens");
 }
 
+fn hoard(engine: &Engine, key: &str, count: usize) -> Queue {
+    let capacity = count;
+    let mut queue = engine.queue(QueueOptions { capacity });
+    for _ in 0..count {
+        queue.push(Get::new("bench", key)).expect("room");
+    }
+    queue.submit();
+    queue
+}
+
+fn check(key: &str, end: &Completion) {
+    let data = end.data().expect("bytes");
+    assert_eq!(content::size_of_key(key), Some(data.len() as u64));
+    content::verify(key, 0, 0, data).expect("the object's bytes");
+}
+
 /// GETs into one buffer after the other, four at a time.
-fn read(engine: &Engine, key: &str, count: usize, mut done: impl FnMut(usize)) {
+fn read(engine: &Engine, key: &str, policy: Policy, count: usize, mut done: impl FnMut(usize)) {
     let size = content::size_of_key(key).expect("the key says its size");
     let mut queue = engine.queue(QueueOptions { capacity: 4 });
     let (mut pushed, mut ended) = (0, 0);
@@ -76,14 +105,12 @@ fn read(engine: &Engine, key: &str, count: usize, mut done: impl FnMut(usize)) {
         while pushed < count && queue.outstanding() < 4 {
             let buffer = engine.pool().alloc(size, Memory::Host, PATIENCE);
             let get = Get::new("bench", key).into(buffer.expect("memory"));
-            queue.push(get).expect("room");
+            queue.push(get.policy(policy)).expect("room");
             queue.submit();
             pushed += 1;
         }
         let completion = queue.next(PATIENCE).expect("an end").expect("one of four");
-        let data = completion.data().expect("bytes");
-        assert_eq!(data.len() as u64, size);
-        content::verify(key, 0, 0, data).expect("the object's bytes");
+        check(key, &completion);
         done(ended);
         ended += 1;
     }

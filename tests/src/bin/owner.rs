@@ -1,11 +1,12 @@
 //! A host service in a process of its own, for tests that kill it.
 //!
 //! `owner SOCKET URL ACCESS_KEY SECRET_KEY FABRIC_FOLDER`: prints `serves`, and serves until it is killed or its
-//! standard input ends.
+//! standard input ends. For each line of that it prints its metrics, and `# EOF`.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, Write};
 use std::path::Path;
 
+use metrics_exporter_prometheus::PrometheusBuilder;
 use s3engine::Rdma;
 use s3engine::service::{Caps, Service, ServiceOptions};
 use s3engine_tests::{credentials, loopback, quick_builder};
@@ -15,6 +16,9 @@ fn main() {
     let [socket, url, access, secret, folder] = &*args else {
         panic!("SOCKET URL ACCESS_KEY SECRET_KEY FABRIC_FOLDER")
     };
+    let figures = PrometheusBuilder::new().set_buckets(&[0.01, 0.1]);
+    let figures = figures.and_then(PrometheusBuilder::install_recorder);
+    let figures = figures.expect("no other recorder");
     let engine = quick_builder(url)
         .credentials(credentials(access, secret))
         .rdma(Rdma::Loopback(loopback(Path::new(folder))))
@@ -31,8 +35,14 @@ fn main() {
         },
     });
     let service = service.expect("the service starts");
-    println!("serves");
-    std::io::stdout().flush().expect("somebody listens");
-    let _ = std::io::stdin().read_to_end(&mut Vec::new());
+    say("serves");
+    for _ in std::io::stdin().lock().lines() {
+        say(&format!("{}# EOF", figures.render()));
+    }
     drop(service);
+}
+
+fn say(text: &str) {
+    println!("{text}");
+    std::io::stdout().flush().expect("somebody listens");
 }
