@@ -3,11 +3,15 @@
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use s3engine::service::{Rule, Who};
-use s3engine::{ConnectOptions, Engine, Get, Policy};
-use s3engine_tests::{Program, Rig, ServiceRig, block_on, own, wait_until};
+use s3engine::{ConnectOptions, Engine, Get, ListQuery, Memory, Policy, Reason};
+use s3engine_tests::{
+    Owner, Program, Rig, ServiceRig, block_on, fill, is_untouched, own, wait_until,
+};
+use s3sim::{Action, Rule as Fault};
 
 const KEY: &str = "300KiB-p";
 
@@ -69,6 +73,37 @@ fn a_client_that_is_stopped_holds_up_nobody() {
     busy.signal(Signal::KILL);
     drop(busy);
     host.assert_drains();
+}
+
+#[test]
+fn who_asks_a_service_that_is_stopped_is_told_so_in_time_and_is_served_when_it_goes_on() {
+    let slow = Fault::new(Action::AnswerLate { ms: 1200 }).key("*-slow");
+    let rig = Rig::new([slow]);
+    let owner = Owner::new(env!("CARGO_BIN_EXE_owner"), &rig);
+    let options = ConnectOptions {
+        patience: Duration::from_millis(400),
+        ..ConnectOptions::default()
+    };
+    let client = Engine::connect(&owner.socket(), options).unwrap();
+    let mut buffer = client.pool().try_alloc(4096, Memory::Host).unwrap();
+    fill(&mut buffer);
+    // The service lives, however long the server takes.
+    block_on(client.head("bench", "300KiB-slow")).unwrap();
+
+    owner.process().signal(Signal::STOP);
+    let late = [
+        block_on(client.head("bench", KEY)).map(drop),
+        block_on(client.list("bench", ListQuery::default()).next()).map(drop),
+        block_on(client.open("bench", KEY)).map(drop),
+    ];
+    for error in late.map(Result::unwrap_err) {
+        assert_eq!(error.reason(), Reason::ServiceLost);
+        let text = error.to_string();
+        assert!(text.contains("it has not answered within 400ms"), "{text}");
+    }
+    owner.process().signal(Signal::CONT);
+    block_on(client.head("bench", KEY)).unwrap();
+    assert!(is_untouched(buffer.as_slice().unwrap()), "same session");
 }
 
 #[test]

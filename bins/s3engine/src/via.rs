@@ -73,7 +73,7 @@ pub(crate) fn choose(settings: &Settings, flags: &Settings) -> Result<Via, Failu
     };
     let options = ConnectOptions {
         endpoint: settings.service_endpoint.clone(),
-        label: None,
+        ..ConnectOptions::default()
     };
     match Engine::connect(&socket, options) {
         Ok(engine) => {

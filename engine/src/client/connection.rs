@@ -1,13 +1,11 @@
 //! One session with the host service: its socket, who waits for what on it, and when it is lost.
 
-use std::collections::HashMap;
 use std::io::{self, Write};
 use std::net::Shutdown;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak, mpsc};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -19,6 +17,7 @@ use s3engine_ring::{Client, Layout, SocketBell};
 use s3engine_s3::error::ErrorKind;
 use tokio::sync::oneshot;
 
+use super::asks::{Answered, Asks, Waiter, give_back};
 use super::{ConnectError, ConnectOptions, text};
 use crate::control::{
     Answer, Ask, Failure, Frames, Greeting, Hello, LARGEST_SAID, Request, Said, VERSIONS, Welcome,
@@ -29,29 +28,11 @@ use crate::open::Opener;
 /// The longest wait for a service's greeting.
 const TO_GREET: Duration = Duration::from_secs(10);
 
-/// The longest wait for an answer that asks no server.
-const TO_ANSWER: Duration = Duration::from_secs(30);
-
 /// The longest that the end of a session is waited for once a queue of it has ended.
 const TO_SEE_THE_END: Duration = Duration::from_millis(200);
 
-type Answered = Result<(Said, Vec<OwnedFd>), Failure>;
-
-/// Who waits for an answer.
-enum Waiter {
-    Thread(mpsc::SyncSender<Answered>),
-    Task(oneshot::Sender<Answered>),
-}
-
-impl Waiter {
-    fn tell(self, answered: Answered) {
-        // Nobody may wait any more.
-        match self {
-            Waiter::Thread(sender) => drop(sender.try_send(answered)),
-            Waiter::Task(sender) => drop(sender.send(answered)),
-        }
-    }
-}
+/// The shortest that [`ConnectOptions::patience`] means.
+const SHORTEST_PATIENCE: Duration = Duration::from_millis(10);
 
 /// A session with a host service.
 pub(crate) struct Connection {
@@ -60,8 +41,9 @@ pub(crate) struct Connection {
     socket: UnixStream,
     /// To the thread that writes.
     frames: Mutex<Option<mpsc::Sender<Vec<u8>>>>,
-    waiting: Mutex<HashMap<u64, Waiter>>,
-    next: AtomicU64,
+    asks: Asks,
+    /// The longest that one who asks is left without a sign of life.
+    patience: Duration,
     lost: OnceLock<String>,
     /// Told when it is lost, and when the service has memory again.
     pub(super) changed: Event,
@@ -100,8 +82,8 @@ impl Connection {
             process: Process::current(),
             welcome,
             frames: Mutex::new(Some(sender)),
-            waiting: Mutex::default(),
-            next: AtomicU64::new(1),
+            asks: Asks::default(),
+            patience: options.patience.max(SHORTEST_PATIENCE),
             lost: OnceLock::new(),
             changed: Event::new(),
             objects: crate::open::table_number(),
@@ -111,6 +93,8 @@ impl Connection {
         });
         let clone = |of: &UnixStream| of.try_clone().map_err(|error| protocol(error.to_string()));
         let (write, read) = (clone(&socket)?, socket);
+        read.set_read_timeout(Some(connection.patience / 2))
+            .map_err(|error| protocol(error.to_string()))?;
         let (of_writer, of_reader) = (Arc::downgrade(&connection), Arc::downgrade(&connection));
         let spawn = |name: &str, run: Box<dyn FnOnce() + Send>| {
             let thread = thread::Builder::new().name(name.to_owned());
@@ -169,15 +153,10 @@ impl Connection {
             "the host service is lost"
         );
         let _ = self.socket.shutdown(Shutdown::Both);
-        let waiting = std::mem::take(&mut *self.waiting());
-        for waiter in waiting.into_values() {
+        for waiter in self.asks.leave_all() {
             waiter.tell(Err(Failure::Refused(why.to_owned())));
         }
         self.changed.notify(usize::MAX);
-    }
-
-    fn waiting(&self) -> MutexGuard<'_, HashMap<u64, Waiter>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Says something that has no answer. Never waits.
@@ -195,40 +174,85 @@ impl Connection {
     }
 
     fn begin(&self, ask: Ask, waiter: Waiter) -> u64 {
-        let id = self.next.fetch_add(1, Ordering::Relaxed);
-        self.waiting().insert(id, waiter);
+        let id = self.asks.enter(waiter);
         self.send(id, ask);
         // Lost in between: nobody else tells the waiter.
         if let Some(why) = self.lost()
-            && let Some(waiter) = self.waiting().remove(&id)
+            && let Some(waiter) = self.asks.leave(id)
         {
             waiter.tell(Err(Failure::Refused(why)));
         }
         id
     }
 
-    /// Asks, and waits on this thread.
+    /// Nobody waits for that any more. Returns whether somebody did: if not, its answer was told, or just is.
+    fn forget(&self, id: u64) -> bool {
+        let waited = self.asks.leave(id).is_some();
+        if waited {
+            self.say(Ask::Forget { request: id });
+        }
+        waited
+    }
+
+    fn late(&self) -> Answered {
+        let why = format!("it has not answered within {:?}", self.patience);
+        Err(Failure::Refused(why))
+    }
+
+    /// Asks what asks no server, and waits on this thread.
     pub(super) fn ask_now(&self, ask: Ask) -> Answered {
         let (sender, receiver) = mpsc::sync_channel(1);
         let id = self.begin(ask, Waiter::Thread(sender));
-        receiver.recv_timeout(TO_ANSWER).unwrap_or_else(|_| {
-            self.waiting().remove(&id);
-            let why = format!("it has not answered within {TO_ANSWER:?}");
-            Err(Failure::Refused(why))
-        })
+        match receiver.recv_timeout(self.patience) {
+            Ok(answered) => answered,
+            Err(_) if self.forget(id) => self.late(),
+            Err(_) => receiver.recv().unwrap_or_else(|_| self.late()),
+        }
     }
 
-    /// Asks. A future that is dropped is forgotten over there too.
+    /// Asks what may take the service as long as a GET; it is heard in between that the service lives. A future that
+    /// is dropped is forgotten over there too.
     pub(super) async fn ask(self: &Arc<Self>, ask: Ask) -> Answered {
         let (sender, receiver) = oneshot::channel();
-        let id = self.begin(ask, Waiter::Task(sender));
+        let since = Instant::now();
         let mut asked = Asked {
             connection: self,
-            id: Some(id),
+            id: self.begin(ask, Waiter::Task { since, sender }),
+            receiver,
         };
-        let answered = receiver.await;
-        asked.id = None;
+        let answered = (&mut asked.receiver).await;
         answered.unwrap_or_else(|_| Err(Failure::Refused("the session has ended".to_owned())))
+    }
+
+    /// Nothing was heard for a while: asks for a sign of life where a task waits, and, where it was asked for one
+    /// already, lets those go who have waited too long. Returns whether it is asked.
+    fn hear_nothing(&self, was_asked: bool) -> bool {
+        if was_asked {
+            for (request, waiter) in self.asks.leave_late(self.patience) {
+                waiter.tell(self.late());
+                self.say(Ask::Forget { request });
+            }
+        }
+        let asks = self.asks.has_tasks();
+        if asks && !was_asked {
+            self.say(Ask::Ping);
+        }
+        asks
+    }
+
+    /// Takes what the service says.
+    fn hear(&self, answer: Answer, fds: Vec<OwnedFd>) {
+        if let Ok(Said::Changed) = answer.said {
+            self.changed.notify(usize::MAX);
+        }
+        let answered = answer.said.map(|said| (said, fds));
+        let unheard = match self.asks.leave(answer.id) {
+            Some(waiter) => waiter.tell(answered),
+            None => give_back(answered),
+        };
+        if let Some(back) = unheard {
+            self.say(back);
+        }
     }
 
     /// A queue's client half, and its bell.
@@ -273,19 +297,24 @@ impl Drop for Connection {
     }
 }
 
-/// Says that nobody waits any more.
+/// An answer that is awaited. Dropped, nobody waits any more.
 struct Asked<'a> {
     connection: &'a Connection,
-    id: Option<u64>,
+    id: u64,
+    receiver: oneshot::Receiver<Answered>,
 }
 
 impl Drop for Asked<'_> {
     fn drop(&mut self) {
-        if let Some(request) = self.id
-            && self.connection.process.is_this()
+        if !self.connection.process.is_this() || self.connection.forget(self.id) {
+            return;
+        }
+        self.receiver.close();
+        // Told, and not taken.
+        if let Ok(answered) = self.receiver.try_recv()
+            && let Some(back) = give_back(answered)
         {
-            self.connection.waiting().remove(&request);
-            self.connection.say(Ask::Forget { request });
+            self.connection.say(back);
         }
     }
 }
@@ -352,34 +381,29 @@ fn write_frames(
 }
 
 fn read_answers(socket: &UnixStream, mut frames: Frames, connection: &Weak<Connection>) {
+    let mut asked = false;
     let why = loop {
         match frames.next::<Answer>() {
             Ok(Some((answer, fds))) => {
                 let Some(connection) = connection.upgrade() else {
                     return;
                 };
-                if let Ok(Said::Changed) = answer.said {
-                    connection.changed.notify(usize::MAX);
-                }
-                let waiter = connection.waiting().remove(&answer.id);
-                match (waiter, answer.said) {
-                    (Some(waiter), said) => waiter.tell(said.map(|said| (said, fds))),
-                    // Nobody waits any more: what came too late goes back.
-                    (None, Ok(Said::Leased(leased))) => {
-                        let slots = vec![leased.slot];
-                        connection.say(Ask::Free { slots });
-                    }
-                    (None, _) => {}
-                }
+                connection.hear(answer, fds);
                 continue;
             }
             Ok(None) => {}
             Err(error) => break error.to_string(),
         }
         match frames.receive(socket) {
-            Ok(true) => {}
+            Ok(true) => asked = false,
             Ok(false) => break "it has ended or was killed".to_owned(),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                let Some(connection) = connection.upgrade() else {
+                    return;
+                };
+                asked = connection.hear_nothing(asked);
+            }
             Err(error) => break error.to_string(),
         }
     };
@@ -387,3 +411,7 @@ fn read_answers(socket: &UnixStream, mut frames: Frames, connection: &Weak<Conne
         connection.lose(&why);
     }
 }
+
+#[cfg(test)]
+#[path = "connection_tests.rs"]
+mod tests;

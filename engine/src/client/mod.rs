@@ -9,6 +9,7 @@
 //! When the service ends, everything of its session ends with it: GETs complete as `service-lost`, its buffers are
 //! dead, since peers may still write to them. What comes later attaches to the next service.
 
+mod asks;
 mod connection;
 mod memory;
 mod there;
@@ -16,6 +17,7 @@ mod waiters;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use s3engine_pool::{Pool, Process};
 use s3engine_ring::{Client, Layout};
@@ -34,13 +36,26 @@ use crate::open::{Object, Opener};
 use crate::operation;
 
 /// How a client attaches.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct ConnectOptions {
     /// Which of the service's endpoints; its first one if absent.
     pub endpoint: Option<String>,
     /// What the service calls this client in logs and metrics, such as the job and the rank. By default the
     /// program's name and process number.
     pub label: Option<String>,
+    /// The longest that the service may leave one who asks it for memory, a queue, HEAD or LIST without a sign of
+    /// life, such as where it is stopped. 30 seconds by default. What it does for HEAD and LIST may take longer.
+    pub patience: Duration,
+}
+
+impl Default for ConnectOptions {
+    fn default() -> Self {
+        Self {
+            endpoint: None,
+            label: None,
+            patience: Duration::from_secs(30),
+        }
+    }
 }
 
 /// Why a client cannot attach.

@@ -80,6 +80,8 @@ pub(crate) enum Ask {
     List { bucket: String, query: ListQuery },
     /// Nobody waits for the answer of that request any more. Not answered.
     Forget { request: u64 },
+    /// Whether the service lives. Answered at once, by the number 0, unless such an answer is on its way already.
+    Ping,
 }
 
 /// A slot, as the ABI names it.
@@ -132,6 +134,8 @@ pub(crate) enum Said {
     Page(ListPage),
     /// Memory may have come back, for one who was told that there was none. Nobody asked: its number is 0.
     Changed,
+    /// The service lives.
+    Alive,
 }
 
 /// A slot that was leased.

@@ -345,6 +345,7 @@ impl Session {
         answers: mpsc::UnboundedSender<Outgoing>,
     ) -> String {
         let asks = Arc::new(Semaphore::new(MOST_ASKS));
+        let pings = Arc::new(Semaphore::new(1));
         // Dropped with this future: what was asked for ends with the session.
         let mut tasks = JoinSet::new();
         loop {
@@ -363,6 +364,11 @@ impl Session {
                 Ask::Forget { request } => {
                     if let Some(task) = self.running.borrow_mut().remove(&request) {
                         task.abort();
+                    }
+                }
+                Ask::Ping => {
+                    if let Ok(ping) = Arc::clone(&pings).try_acquire_owned() {
+                        tell(&answers, Said::Alive, Some(ping));
                     }
                 }
                 ask if tasks.len() < MOST_WAITING => {
@@ -435,7 +441,7 @@ impl Session {
             }
             Ask::List { bucket, query } => self.list(&bucket, query).await,
             // Not answered, and not handed here.
-            Ask::Free { .. } | Ask::Close { .. } | Ask::Forget { .. } => {
+            Ask::Free { .. } | Ask::Close { .. } | Ask::Forget { .. } | Ask::Ping => {
                 Err(Failure::Refused("not a question".to_owned()))
             }
         }
@@ -518,10 +524,7 @@ impl Session {
             changed.await;
             let Some(this) = this.upgrade() else { return };
             this.watching.set(false);
-            let said = Ok(Said::Changed);
-            let frame = encode(&Answer { id: 0, said }, 0);
-            let (fds, _asked) = (Vec::new(), None);
-            let _ = answers.send(Outgoing { frame, fds, _asked });
+            tell(&answers, Said::Changed, None);
         });
     }
 
@@ -631,6 +634,23 @@ impl Drop for Session {
         sessions.remove(&facts.number);
         metrics::gauge!("s3engine_service_sessions").set(sessions.len() as f64);
     }
+}
+
+/// Says what is no answer to one request.
+fn tell(answers: &Answers, said: Said, permit: Option<OwnedSemaphorePermit>) {
+    let frame = encode(
+        &Answer {
+            id: 0,
+            said: Ok(said),
+        },
+        0,
+    );
+    // Refused where the session ends.
+    let _ = answers.send(Outgoing {
+        frame,
+        fds: Vec::new(),
+        _asked: permit,
+    });
 }
 
 fn failed(error: Error) -> Failure {
