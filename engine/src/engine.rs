@@ -112,7 +112,9 @@ impl Home for Inner {
         let entries = layout.entries();
         let tenant = Arc::clone(&self.core.tenant);
         let (of_link, ends) = (Arc::clone(&link), closed.clone());
-        let served = ServedQueue::new(service, entries, of_link, ends, tenant);
+        // Nothing here ends before its queues do.
+        let never = CancellationToken::new();
+        let served = ServedQueue::new(service, entries, of_link, ends, never, tenant);
         self.core.workers.quick.spawn(Box::new(move |lane| {
             Box::pin(async move {
                 // Never so: this process keeps to the rules.

@@ -53,6 +53,8 @@ pub(crate) struct ServedQueue {
     link: Arc<Link>,
     /// Ends the service of the queue.
     closed: CancellationToken,
+    /// From then on what was taken goes on, and nothing else begins.
+    ending: CancellationToken,
     tenant: Arc<Tenant>,
     /// By the client's number.
     requests: Vec<Option<Request>>,
@@ -66,6 +68,7 @@ impl ServedQueue {
         entries: u32,
         link: Arc<Link>,
         closed: CancellationToken,
+        ending: CancellationToken,
         tenant: Arc<Tenant>,
     ) -> Self {
         let (sender, completions) = mpsc::unbounded_channel();
@@ -73,6 +76,7 @@ impl ServedQueue {
             service,
             link,
             closed,
+            ending,
             tenant,
             requests: (0..entries).map(|_| None).collect(),
             completions,
@@ -139,6 +143,10 @@ impl ServedQueue {
                 (name, refused)
             }
             Err(kind) => (Name::new("".into(), "".into(), None, None), Some(kind)),
+        };
+        let refused = match self.ending.is_cancelled() {
+            true => Some(ErrorKind::Service(ENDING.to_owned())),
+            false => refused,
         };
         let mut get = wire::get(checked, ticket.user_data(), name);
         get.tenant = Some(Arc::clone(&self.tenant));
@@ -222,6 +230,9 @@ impl Drop for ServedQueue {
         self.ring();
     }
 }
+
+/// Why nothing begins any more.
+pub(crate) const ENDING: &str = "the service is about to end";
 
 /// The object that a client means.
 fn name(core: &Core, object: Object<Arc<str>>) -> Result<Name, ErrorKind> {

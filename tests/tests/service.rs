@@ -1,6 +1,8 @@
 //! Clients of a host service. They run in the service's own process here, over the same sockets and mappings as
 //! they would in another one; `processes` has those.
 
+use std::thread;
+
 use s3engine::service::{Caps, Service, ServiceError};
 use s3engine::{
     ConnectError, ConnectOptions, Engine, Get, ListQuery, Memory, Path, Policy, QueueOptions,
@@ -293,14 +295,13 @@ fn sessions_and_queues_are_capped() {
 }
 
 #[test]
-fn a_service_that_drains_ends_what_is_under_way_first() {
-    let late = s3sim::Rule::new(Action::AnswerLate { ms: 300 }).only(Kind::Http);
-    let host = ServiceRig::with(Rig::new([late]), |_| {});
+fn a_service_that_drains_ends_what_is_under_way_first_and_begins_nothing() {
+    let late = s3sim::Rule::new(Action::AnswerLate { ms: 1000 }).only(Kind::Http);
+    let host = ServiceRig::with(Rig::new([late.key("*-late")]), |_| {});
     let client = host.client();
     let mut queue = client.queue(QueueOptions::default());
-    queue
-        .push(Get::new("bench", KEY).policy(Policy::Http))
-        .unwrap();
+    let get = |key: &str| Get::new("bench", key).policy(Policy::Http);
+    let first = queue.push(get("300KiB-late")).unwrap();
     queue.submit();
     wait_until("it was taken", || {
         host.service()
@@ -308,9 +309,32 @@ fn a_service_that_drains_ends_what_is_under_way_first() {
             .iter()
             .any(|client| client.outstanding > 0)
     });
-    assert!(host.service().drain(PATIENCE));
-    assert!(queue.next(PATIENCE).unwrap().unwrap().is_ok());
-    let refused = Engine::connect(&host.socket(), ConnectOptions::default()).unwrap_err();
-    assert!(matches!(refused, ConnectError::Refused { .. }), "{refused}");
+    thread::scope(|scope| {
+        let drains = scope.spawn(|| host.service().drain(PATIENCE));
+        wait_until("it drains", || {
+            let refused = Engine::connect(&host.socket(), ConnectOptions::default());
+            matches!(refused, Err(ConnectError::Refused { .. }))
+        });
+        let buffer = client.pool().try_alloc(300 << 10, Memory::Host).unwrap();
+        queue.push(get(KEY).into(buffer)).unwrap();
+        queue.submit();
+        let refused = queue.next(PATIENCE).unwrap().unwrap();
+        assert_eq!(refused.reason(), Reason::ServiceLost);
+        let text = refused.error().unwrap().to_string();
+        assert!(text.contains("about to end"), "{text}");
+        assert!(refused.into_buffer().is_some(), "nobody wrote to it");
+        let asked = [
+            block_on(client.head("bench", KEY)).map(drop),
+            block_on(client.open("bench", KEY)).map(drop),
+            block_on(client.list("bench", ListQuery::default()).next()).map(drop),
+        ];
+        for error in asked.map(Result::unwrap_err) {
+            assert_eq!(error.reason(), Reason::ServiceLost, "{error}");
+        }
+        assert!(!drains.is_finished(), "one is under way");
+        let end = queue.next(PATIENCE).unwrap().unwrap();
+        assert_eq!((end.ticket(), end.is_ok()), (first, true), "{end:?}");
+        assert!(drains.join().unwrap());
+    });
     assert!(!host.service().clients().is_empty());
 }

@@ -203,7 +203,7 @@ pub(crate) struct Host {
     pub(crate) overflow_uid: u32,
     /// By their number.
     pub(crate) sessions: Mutex<BTreeMap<u64, Arc<session::Facts>>>,
-    /// No new sessions and no new queues.
+    /// No new sessions, queues and requests.
     pub(crate) draining: CancellationToken,
     pub(crate) stop: CancellationToken,
     /// Files that clients keep open.
@@ -321,8 +321,8 @@ impl Service {
         }
     }
 
-    /// Takes no new sessions, and waits until the present ones have nothing under way, at most `timeout`.
-    /// Returns whether that came.
+    /// Takes no new sessions and requests, and waits until the present ones have nothing under way, at most
+    /// `timeout`. Returns whether that came. What is asked for meanwhile completes as `service-lost`.
     pub fn drain(&self, timeout: Duration) -> bool {
         self.host.draining.cancel();
         let began = Instant::now();

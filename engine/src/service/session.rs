@@ -33,7 +33,7 @@ use crate::engine::{self, Engine, Inner};
 use crate::link::{Leases, Link};
 use crate::list;
 use crate::open::Object;
-use crate::served::ServedQueue;
+use crate::served::{ENDING, ServedQueue};
 use crate::tenant::Tenant;
 use crate::under_way::Progress;
 
@@ -196,7 +196,7 @@ impl Session {
         hello: Hello,
     ) -> Result<(Rc<Session>, u32), String> {
         if host.draining.is_cancelled() {
-            return Err("the service is about to end".to_owned());
+            return Err(ENDING.to_owned());
         }
         let (oldest, newest) = hello.versions;
         let version = newest.min(VERSIONS.1);
@@ -449,8 +449,24 @@ impl Session {
 
     /// Asks the rules before anything is asked of a server.
     fn check(&self, operation: &'static str, bucket: &str, key: &str) -> Result<(), Failure> {
+        self.check_goes_on(operation, bucket, key)?;
         let checked = self.facts.tenant.check(bucket, key);
         checked.map_err(|kind| failed(self.error(operation, bucket, key, kind)))
+    }
+
+    fn check_goes_on(
+        &self,
+        operation: &'static str,
+        bucket: &str,
+        key: &str,
+    ) -> Result<(), Failure> {
+        match self.host.draining.is_cancelled() {
+            true => {
+                let kind = ErrorKind::Service(ENDING.to_owned());
+                Err(failed(self.error(operation, bucket, key, kind)))
+            }
+            false => Ok(()),
+        }
     }
 
     fn error(&self, operation: &'static str, bucket: &str, key: &str, kind: ErrorKind) -> Error {
@@ -463,6 +479,7 @@ impl Session {
     }
 
     async fn list(&self, bucket: &str, query: ListQuery) -> Answered {
+        self.check_goes_on("LIST", bucket, "")?;
         if !self
             .facts
             .tenant
@@ -599,6 +616,7 @@ impl Session {
             entries,
             Arc::clone(&link),
             closed.clone(),
+            self.host.draining.clone(),
             Arc::clone(&self.facts.tenant),
         );
         let facts = Arc::clone(&self.facts);
