@@ -14,6 +14,14 @@ use crate::shared::Shared;
 use crate::slab::{Slab, SlabId, SlabStats};
 use crate::slots::{SlotId, Slots};
 
+/// What a client wants to lease.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted {
+    pub(crate) len: u64,
+    pub(crate) memory: Memory,
+    pub(crate) align: u64,
+}
+
 pub(crate) struct SlabState {
     pub(crate) slab: Arc<Slab>,
     pub(crate) slots: Slots,
@@ -207,10 +215,9 @@ impl Accounts {
     pub(crate) fn lease(
         &mut self,
         client: &Client,
-        len: u64,
-        memory: Memory,
-        align: u64,
+        wanted: Wanted,
     ) -> Result<Option<(Arc<Slab>, Place)>, PoolError> {
+        let Wanted { len, memory, align } = wanted;
         let (account, total) = self.working(client)?;
         let takes_work = |entry: &&mut SlabState| {
             matches!(entry.status, Status::Active) && entry.slab.memory() == memory

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::accounts::Figures;
+use crate::accounts::{Figures, Wanted};
 use crate::buffer::Buffer;
 use crate::client::{ClientOptions, Handle};
 use crate::import::GiveBack;
@@ -132,10 +132,11 @@ impl Pool {
         {
             return Err(PoolError::TooLarge { len, max_bytes });
         }
-        if let Some(buffer) = shared.lease(client, len, memory, align)? {
+        let wanted = Wanted { len, memory, align };
+        if let Some(buffer) = shared.lease(client, wanted)? {
             return Ok(buffer);
         }
-        shared.grow_and_lease(client, len, memory, align)
+        shared.grow_and_lease(client, wanted)
     }
 
     /// A slot of `len` bytes, waiting at most `timeout` for others to give theirs back.

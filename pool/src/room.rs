@@ -5,10 +5,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use event_listener::Event;
 
+use crate::accounts::Wanted;
+use crate::buffer::Place;
 use crate::client::Client;
 use crate::memory::SLAB_ALIGN;
 use crate::options::{MemoryBound, PoolError};
 use crate::shared::Shared;
+use crate::slab::Slab;
 
 /// Bytes mapped by all slabs of a pool.
 #[derive(Default)]
@@ -81,13 +84,25 @@ fn left(max: u64, mapped: u64) -> u64 {
     max.saturating_sub(mapped)
 }
 
+/// What is found for a lease that no slab had room for.
+pub(crate) enum Found {
+    /// Room for another slab.
+    Room(Reservation),
+    /// Room in a slab after all: it came back from quarantine, or others gave it back.
+    Slot(Arc<Slab>, Place),
+}
+
 impl Shared {
-    /// Takes a slab's bytes out of the bounds: a full slab where it fits, else as little as `len` needs, giving
+    /// Takes a slab's bytes out of the bounds: a full slab where it fits, else as little as the lease needs, giving
     /// up idle slabs for it if that helps.
-    pub(crate) fn reserve(&self, client: &Arc<Client>, len: u64) -> Result<Reservation, PoolError> {
-        let needed = len.max(1).next_multiple_of(SLAB_ALIGN);
+    pub(crate) fn find_room(
+        &self,
+        client: &Arc<Client>,
+        wanted: Wanted,
+    ) -> Result<Found, PoolError> {
+        let needed = wanted.len.max(1).next_multiple_of(SLAB_ALIGN);
         let slab_bytes = client.slab_bytes.min(client.max_bytes);
-        let wanted = slab_bytes.next_multiple_of(SLAB_ALIGN).max(needed);
+        let whole = slab_bytes.next_multiple_of(SLAB_ALIGN).max(needed);
         // Only one looks for room at a time; meanwhile it only grows.
         let _looking = self
             .making_room
@@ -96,34 +111,49 @@ impl Shared {
         let of_client = || left(client.max_bytes, client.mapped.load(Ordering::Acquire));
         let of_group = || client.group.as_ref().map_or(u64::MAX, |group| group.left());
         let of_pool = || left(self.max_bytes, self.room.mapped());
-        if of_client() < needed {
-            let own = |other: &Client| other.id == client.id;
-            self.give_up_idle(needed - of_client(), client, own);
-        }
-        if of_group() < needed {
-            let theirs = |other: &Client| other.is_with(client);
-            self.give_up_idle(needed - of_group(), client, theirs);
-        }
-        if of_pool() < needed {
-            self.give_up_idle(needed - of_pool(), client, |_| true);
-        }
-        let bounds = [
-            (of_client(), MemoryBound::Client),
-            (of_group(), MemoryBound::Group),
-            (of_pool(), MemoryBound::Pool),
+        let own = |other: &Client| other.id == client.id;
+        let theirs = |other: &Client| other.is_with(client);
+        let all = |_: &Client| true;
+        type Of<'a> = &'a dyn Fn(&Client) -> bool;
+        let scopes: [(&dyn Fn() -> u64, Of<'_>, MemoryBound); 3] = [
+            (&of_client, &own, MemoryBound::Client),
+            (&of_group, &theirs, MemoryBound::Group),
+            (&of_pool, &all, MemoryBound::Pool),
         ];
-        if let Some(&(_, bound)) = bounds.iter().find(|(room, _)| *room < needed) {
-            return Err(self.full(client, len, bound));
+        for (room, of, _) in scopes {
+            if room() >= needed {
+                continue;
+            }
+            let found = self.give_up_idle(needed - room(), client, wanted, of)?;
+            if let Some((slab, place)) = found {
+                return Ok(Found::Slot(slab, place));
+            }
         }
-        let room = bounds.iter().fold(u64::MAX, |room, (of, _)| room.min(*of));
-        let len = wanted.min(room - room % SLAB_ALIGN);
-        Ok(Reservation::new(&self.room, client, len))
+        let short = scopes.iter().find(|(room, ..)| room() < needed);
+        if let Some(&(.., bound)) = short {
+            return Err(self.full(client, wanted.len, bound));
+        }
+        let room = of_client().min(of_group()).min(of_pool());
+        let len = whole.min(room - room % SLAB_ALIGN);
+        Ok(Found::Room(Reservation::new(&self.room, client, len)))
     }
 
     /// Destroys slabs of such clients that nobody uses, as many as make `missing` bytes of room, but only where that
-    /// suffices.
-    fn give_up_idle(&self, missing: u64, client: &Client, of: impl Fn(&Client) -> bool) {
-        let taken = self.lock().take_idle(missing, client.id, of);
+    /// suffices. Where one of the client's own suffices as it is, that is used instead of one like it.
+    fn give_up_idle(
+        &self,
+        missing: u64,
+        client: &Client,
+        wanted: Wanted,
+        of: &dyn Fn(&Client) -> bool,
+    ) -> Result<Option<(Arc<Slab>, Place)>, PoolError> {
+        let mut accounts = self.lock();
+        if let Some(found) = accounts.lease(client, wanted)? {
+            accounts.report();
+            return Ok(Some(found));
+        }
+        let taken = accounts.take_idle(missing, client.id, of);
+        drop(accounts);
         let deadline = self.revoke_deadline();
         for entry in taken {
             // Unconfirmed is counted by the ledger; the mapping goes either way, so nobody reads it again.
@@ -133,6 +163,7 @@ impl Shared {
                 let _ = entry.slab.discard();
             }
         }
+        Ok(None)
     }
 
     /// The error of a bound that leaves no room now.

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use event_listener::Event;
 
-use crate::accounts::{Accounts, Released, SlabState};
+use crate::accounts::{Accounts, Released, SlabState, Wanted};
 use crate::buffer::{Buffer, Lease, Place};
 use crate::client::{Client, ClientId, ClientOptions, Handle};
 use crate::group::Groups;
@@ -16,7 +16,7 @@ use crate::memory::Memory;
 use crate::options::{MemoryBound, PoolError, PoolOptions};
 use crate::process::Process;
 use crate::registrar::{Registrar, RevokeError};
-use crate::room::Room;
+use crate::room::{Found, Reservation, Room};
 use crate::slab::{Slab, SlabId};
 use crate::slots::SlotId;
 
@@ -99,12 +99,10 @@ impl Shared {
     pub(crate) fn lease(
         self: &Arc<Self>,
         client: &Client,
-        len: u64,
-        memory: Memory,
-        align: u64,
+        wanted: Wanted,
     ) -> Result<Option<Buffer>, PoolError> {
         let mut accounts = self.lock();
-        let leased = accounts.lease(client, len, memory, align)?;
+        let leased = accounts.lease(client, wanted)?;
         accounts.report();
         drop(accounts);
         Ok(leased.map(|(slab, place)| self.hand_out(slab, place)))
@@ -117,25 +115,26 @@ impl Shared {
     pub(crate) fn grow_and_lease(
         self: &Arc<Self>,
         client: &Arc<Client>,
-        len: u64,
-        memory: Memory,
-        align: u64,
+        wanted: Wanted,
     ) -> Result<Buffer, PoolError> {
         let growing = client.growing.lock();
         let _growing = growing.unwrap_or_else(PoisonError::into_inner);
         // Another request may have made a slab while this one waited.
-        if let Some(buffer) = self.lease(client, len, memory, align)? {
+        if let Some(buffer) = self.lease(client, wanted)? {
             return Ok(buffer);
         }
-        let slab = self.make_slab(client, len, memory)?;
+        let slab = match self.find_room(client, wanted)? {
+            Found::Slot(slab, place) => return Ok(self.hand_out(slab, place)),
+            Found::Room(room) => self.make_slab(client, room, wanted.memory)?,
+        };
         let mut accounts = self.lock();
         let added = accounts.add(&slab);
-        let leased = added.and_then(|()| accounts.lease(client, len, memory, align));
+        let leased = added.and_then(|()| accounts.lease(client, wanted));
         accounts.report();
         drop(accounts);
         match leased {
             Ok(Some((slab, place))) => Ok(self.hand_out(slab, place)),
-            Ok(None) => Err(self.full(client, len, MemoryBound::Pool)),
+            Ok(None) => Err(self.full(client, wanted.len, MemoryBound::Pool)),
             // Retired meanwhile.
             Err(error) => {
                 let _ = self.revoke(&slab, self.revoke_deadline());
@@ -146,15 +145,14 @@ impl Shared {
 
     fn make_slab(
         &self,
-        client: &Arc<Client>,
-        len: u64,
+        client: &Client,
+        room: Reservation,
         memory: Memory,
     ) -> Result<Arc<Slab>, PoolError> {
-        let reserved = self.reserve(client, len)?;
         let memory = match memory {
-            Memory::Host => HostMemory::create(reserved.len(), self.options.huge_pages)?,
+            Memory::Host => HostMemory::create(room.len(), self.options.huge_pages)?,
         };
-        let slab = Slab::host(SlabId::next(), memory, reserved);
+        let slab = Slab::host(SlabId::next(), memory, room);
         if client.read_only {
             slab.close_to_others()?;
         }

@@ -185,6 +185,24 @@ fn a_slot_dropped_while_armed_comes_back_only_after_revocation() {
 }
 
 #[test]
+fn a_slab_that_comes_back_from_quarantine_just_now_is_used_and_not_made_anew() {
+    let s = setup(8 * MIB);
+    let slab = s.alloc(8 * MIB).slot().slab;
+    for _ in 0..100 {
+        let buffer = s.alloc(8 * MIB);
+        assert_eq!(buffer.slot().slab, slab);
+        let mut landing = buffer.into_landing();
+        let mut window = landing.window(0, MIB).unwrap();
+        s.arm(&mut window);
+        drop(window);
+        drop(landing);
+        // Over and over, until the keeper is done in the midst of it.
+        while s.pool.try_alloc(8 * MIB, Memory::Host).is_err() {}
+    }
+    assert_eq!(s.pool.stats().slabs_made, 1);
+}
+
+#[test]
 fn an_answered_window_leaves_nothing_in_quarantine() {
     let s = setup(8 * MIB);
     let mut landing = s.alloc(MIB).into_landing();
