@@ -121,10 +121,11 @@ impl Shared {
             (&of_pool, &all, MemoryBound::Pool),
         ];
         for (room, of, _) in scopes {
-            if room() >= needed {
+            let room = room();
+            if room >= needed {
                 continue;
             }
-            let found = self.give_up_idle(needed - room(), client, wanted, of)?;
+            let found = self.give_up_idle(needed - room, client, wanted, of)?;
             if let Some((slab, place)) = found {
                 return Ok(Found::Slot(slab, place));
             }
