@@ -208,6 +208,11 @@ impl Completion {
         self.buffer
     }
 
+    /// The same, without taking it.
+    pub fn buffer(&self) -> Option<&Buffer> {
+        self.buffer.as_ref()
+    }
+
     /// The filled buffer, or the error. A failed GET's buffer returns to the pool. News of a GET that goes on
     /// ([`Flags::MORE`]) has no buffer, which is an error here.
     pub fn result(self) -> Result<Buffer, Error> {

@@ -13,15 +13,15 @@ use rustix::fs::{Mode, OFlags};
 use s3engine::{
     AddressingStyle, ConnectError, Credentials, CredentialsError, Endpoint, EndpointError, Policy,
 };
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 use crate::size::Size;
 use crate::span::Span;
 use crate::via::ServiceChoice;
 
 /// Everything that can be set by a flag, by the environment or by a file; absent is the default.
-#[derive(Args, Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Args, Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Settings {
     /// The S3 endpoint, http://host:port [AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL]
@@ -107,7 +107,7 @@ pub(crate) struct Settings {
 }
 
 /// How requests name the bucket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Addressing {
     /// http://host/bucket/key
@@ -117,7 +117,7 @@ pub(crate) enum Addressing {
 }
 
 /// Which fabric is used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum FabricChoice {
     /// The best one of this host; none found is said
@@ -129,7 +129,7 @@ pub(crate) enum FabricChoice {
 }
 
 /// What `--rdma` allows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum RdmaPolicy {
     /// RDMA or an error that says why not
@@ -151,7 +151,7 @@ impl From<RdmaPolicy> for Policy {
 }
 
 /// How the log is written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum LogFormat {
     /// Lines for people

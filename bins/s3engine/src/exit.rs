@@ -72,6 +72,9 @@ pub(crate) enum Failure {
     /// A signal ended it.
     #[error("interrupted by signal {0}")]
     Interrupted(i32),
+    /// A process that measures ended before its time.
+    #[error("{0}")]
+    WorkerLost(String),
     /// Something else, in words.
     #[error("{0}")]
     Other(String),
@@ -86,7 +89,10 @@ impl Failure {
             Failure::Build(BuildError::Pool(PoolError::Lost { .. })) => 1,
             Failure::Config(_) | Failure::Build(_) | Failure::Connect(_) | Failure::Service(_) => 3,
             Failure::Request(error) | Failure::Served(error) => code_of(error),
-            Failure::Output { .. } | Failure::Differs { .. } | Failure::Other(_) => 1,
+            Failure::Output { .. }
+            | Failure::Differs { .. }
+            | Failure::WorkerLost(_)
+            | Failure::Other(_) => 1,
             Failure::Interrupted(signal) => u8::try_from(128 + signal).unwrap_or(1),
         }
     }

@@ -23,6 +23,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
+use crate::bench::{BenchArgs, BenchCommand};
 use crate::cli::{Cli, Command, Common};
 use crate::config::Settings;
 use crate::exit::Failure;
@@ -38,10 +39,7 @@ fn main() -> ExitCode {
             run(&args.common, |s, i| ls::run(&args, s, i)),
             args.common.verbose,
         ),
-        Command::Bench(args) => (
-            run(&args.common, |s, i| bench::run(&args, s, i)),
-            args.common.verbose,
-        ),
+        Command::Bench(args) => bench(args),
         Command::Serve(args) => (serve::run(&args), args.verbose),
         Command::Sim(args) => {
             s3sim::cli::log_to_stderr();
@@ -55,6 +53,21 @@ fn main() -> ExitCode {
             failure.tell(verbose);
             ExitCode::from(failure.code())
         }
+    }
+}
+
+/// Runs the kind of bench that is asked for.
+fn bench(args: BenchArgs) -> (Result<(), Failure>, u8) {
+    match &args.command {
+        None => (
+            run(&args.common, |s, i| bench::run(&args, s, i)),
+            args.common.verbose,
+        ),
+        Some(BenchCommand::Scale(args)) => (
+            run(&args.common, |s, i| bench::scale(args, s, i)),
+            args.common.verbose,
+        ),
+        Some(BenchCommand::Worker) => (bench::worker(), 0),
     }
 }
 

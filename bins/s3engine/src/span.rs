@@ -3,11 +3,11 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// A duration of a flag or setting. Never zero.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "String")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(try_from = "String", into = "String")]
 pub(crate) struct Span(pub(crate) Duration);
 
 /// A text that is no duration.
@@ -32,6 +32,12 @@ impl TryFrom<String> for Span {
 
     fn try_from(text: String) -> Result<Self, BadSpan> {
         text.parse()
+    }
+}
+
+impl From<Span> for String {
+    fn from(span: Span) -> Self {
+        format!("{}s", span.0.as_secs_f64())
     }
 }
 

@@ -5,14 +5,14 @@ use std::str::FromStr;
 
 use s3engine::service::default_socket;
 use s3engine::{ConnectError, ConnectOptions, Engine};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::config::Settings;
 use crate::exit::Failure;
 
 /// What `--service` says.
-#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "String")]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(try_from = "String", into = "String")]
 pub(crate) enum ServiceChoice {
     /// The host service at its usual socket, if one runs and no endpoint is set.
     Auto,
@@ -45,6 +45,16 @@ impl TryFrom<String> for ServiceChoice {
 
     fn try_from(text: String) -> Result<Self, BadService> {
         text.parse()
+    }
+}
+
+impl From<ServiceChoice> for String {
+    fn from(choice: ServiceChoice) -> Self {
+        match choice {
+            ServiceChoice::Auto => "auto".into(),
+            ServiceChoice::Off => "off".into(),
+            ServiceChoice::At(path) => path.to_string_lossy().into_owned(),
+        }
     }
 }
 

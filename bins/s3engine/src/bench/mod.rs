@@ -13,6 +13,7 @@ mod json_file;
 mod load;
 mod report;
 mod rows;
+mod scale;
 mod simulator;
 mod table;
 mod tally;
@@ -23,7 +24,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use clap::Args;
+use clap::{Args, Subcommand};
 use s3engine::{Credentials, Engine, Limits, Policy, PoolOptions};
 use s3sim::content;
 
@@ -31,6 +32,7 @@ use crate::bench::floor::Floor;
 use crate::bench::json_file::{JsonFile, write_to_stdout};
 use crate::bench::report::{Place, Registrations, Round, Run};
 use crate::bench::rows::{HTTP_PART, KeyTemplate, RDMA_PART, Row};
+pub(crate) use crate::bench::scale::{ScaleArgs, run as scale, worker};
 use crate::bench::simulator::Simulator;
 use crate::bench::tally::Tally;
 use crate::bench::watch::Watch;
@@ -47,9 +49,22 @@ use crate::via::{self, Via};
 /// A slab unless a setting says else.
 const SLAB: u64 = 64 << 20;
 
+/// Other things to measure.
+#[derive(Debug, Subcommand)]
+pub(crate) enum BenchCommand {
+    Scale(Box<ScaleArgs>),
+    /// A process of `scale`
+    #[command(hide = true)]
+    Worker,
+}
+
 /// Measure GETs.
 #[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct BenchArgs {
+    #[command(subcommand)]
+    pub(crate) command: Option<BenchCommand>,
+
     /// Sizes of objects
     #[arg(
         long,
@@ -210,7 +225,14 @@ impl Server {
         // The simulator's own; a region for another endpoint would not fit it.
         (settings.region, settings.addressing) = (None, None);
         let folder = settings.loopback_dir.as_deref();
-        let simulator = Simulator::start(threads, &args.bucket, folder, interrupt)?;
+        let options = simulator::Options {
+            threads,
+            bucket: &args.bucket,
+            loopback_dir: folder,
+            model: None,
+            faults: None,
+        };
+        let simulator = Simulator::start(&options, interrupt)?;
         let credentials = if settings.anonymous == Some(true) {
             Credentials::anonymous()
         } else {

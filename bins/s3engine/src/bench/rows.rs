@@ -81,6 +81,12 @@ impl std::str::FromStr for KeyTemplate {
     }
 }
 
+impl std::fmt::Display for KeyTemplate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
 impl KeyTemplate {
     /// The key of one object.
     pub(crate) fn key(&self, size: Size, index: usize) -> String {

@@ -2,6 +2,7 @@
 //! the server's processor time is not the client's and the loopback fabric crosses processes.
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError, mpsc};
@@ -23,14 +24,20 @@ pub(crate) struct Simulator {
     url: String,
 }
 
+/// How it is started.
+#[derive(Clone, Copy)]
+pub(crate) struct Options<'a> {
+    pub(crate) threads: usize,
+    /// Where its synthetic objects are.
+    pub(crate) bucket: &'a str,
+    pub(crate) loopback_dir: Option<&'a Path>,
+    pub(crate) model: Option<&'a str>,
+    pub(crate) faults: Option<&'a Path>,
+}
+
 impl Simulator {
-    /// Starts one with as many threads, that serves synthetic objects in this bucket.
-    pub(crate) fn start(
-        threads: usize,
-        bucket: &str,
-        loopback_dir: Option<&Path>,
-        interrupt: &Interrupt,
-    ) -> Result<Self, Failure> {
+    /// Starts one.
+    pub(crate) fn start(options: &Options<'_>, interrupt: &Interrupt) -> Result<Self, Failure> {
         let cannot = |error| Failure::Other(format!("cannot start the simulator: {error}"));
         let program = std::env::current_exe().map_err(cannot)?;
         let mut command = Command::new(program);
@@ -41,10 +48,19 @@ impl Simulator {
             "--listen",
             "127.0.0.1:0",
         ]);
-        command.args(["--threads", &threads.to_string(), "--bucket", bucket]);
-        if let Some(folder) = loopback_dir {
+        command.args(["--threads", &options.threads.to_string()]);
+        command.args(["--bucket", options.bucket]);
+        if let Some(folder) = options.loopback_dir {
             command.arg("--loopback-dir").arg(folder);
         }
+        if let Some(model) = options.model.filter(|m| *m != "none") {
+            command.args(["--model", model]);
+        }
+        if let Some(faults) = options.faults {
+            command.arg("--faults").arg(faults);
+        }
+        // Ctrl-C is for the bench, which ends it.
+        command.process_group(0);
         // What it refuses, the client reports too.
         command.env("RUST_LOG", "error");
         let child = command

@@ -1,0 +1,304 @@
+//! `s3engine bench scale`: the same work by more and more processes, with a host service and without.
+//!
+//! ```text
+//! args ── cases ── for each: measure (site, crew <─message─> worker, load) ── assemble ──> run
+//! all runs ── verdict ──> table, page, JSON
+//! ```
+
+mod args;
+mod assemble;
+mod busy;
+mod cases;
+mod counters;
+mod crew;
+mod host;
+mod load;
+mod measure;
+mod message;
+mod progress;
+mod run;
+mod site;
+mod steady;
+mod table;
+mod worker;
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::path::Path;
+
+use serde_json::{Value, json};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+pub(crate) use self::args::ScaleArgs;
+use self::measure::{Bench, Measured};
+use self::progress::Progress;
+use self::run::{Build, Host, Report, Run, SCHEMA, Stopped};
+use self::site::Server;
+pub(crate) use self::worker::run as worker;
+use crate::bench::json_file::{JsonFile, write_to_stdout};
+use crate::bench::watch::Watch;
+use crate::config::Settings;
+use crate::exit::Failure;
+use crate::interrupt::Interrupt;
+
+/// Runs the command.
+pub(crate) fn run(
+    args: &ScaleArgs,
+    settings: &Settings,
+    interrupt: &Interrupt,
+) -> Result<(), Failure> {
+    args.check(settings)?;
+    // Opened before anything is measured, so that nothing is measured in vain.
+    let open = |path: &Option<std::path::PathBuf>| path.as_deref().map(JsonFile::open).transpose();
+    let (json, html) = (open(&args.json)?, open(&args.html)?);
+    if matches!(html, Some(JsonFile::Stdout)) {
+        return Err(Failure::Usage("--html: a page is written to a file".into()));
+    }
+    let server = Server::of(args, settings, interrupt)?;
+    let host = Host::this();
+    let out = Out {
+        quiet: args.common.quiet,
+        to_stderr: matches!(json, Some(JsonFile::Stdout)),
+    };
+    let watch = Watch::new(interrupt, server.simulator.as_ref());
+    let mut report = begin(args, settings, host);
+    out.say(&introduction(args, &server, &report.hosts[0]))?;
+    let ended = rows(args, &server, watch, &out, &mut report);
+    report.interrupted = matches!(ended, Err(Failure::Interrupted(_)))
+        || report
+            .runs
+            .iter()
+            .any(|run| run.stopped == Stopped::Interrupted);
+    out.say(&conclusion(&report))?;
+    if let Some(json) = json {
+        let text = serde_json::to_string_pretty(&report)
+            .map_err(|error| Failure::Other(error.to_string()))?;
+        json.write(&(text + "\n"))?;
+    }
+    let _ = html;
+    match (ended, interrupt.signal()) {
+        (Ok(()), Some(signal)) => Err(Failure::Interrupted(signal)),
+        (ended, _) => ended.and_then(|()| failures(&report.runs)),
+    }
+}
+
+fn begin(args: &ScaleArgs, settings: &Settings, host: Host) -> Report {
+    let now = measure::unix_now();
+    Report {
+        schema: SCHEMA,
+        kind: "scale".into(),
+        started: rfc3339(now),
+        start_at: args.start_at.map(rfc3339),
+        interrupted: false,
+        hosts: vec![host],
+        engine: Build {
+            version: env!("CARGO_PKG_VERSION").into(),
+            fabric: None,
+            no_fabric: None,
+        },
+        settings: shown(args, settings),
+        runs: Vec::new(),
+        verdicts: Vec::new(),
+    }
+}
+
+/// Measures all rows, those that were measured before an end included.
+fn rows(
+    args: &ScaleArgs,
+    server: &Server,
+    watch: Watch<'_>,
+    out: &Out,
+    report: &mut Report,
+) -> Result<(), Failure> {
+    let cases = cases::cases(args);
+    let progress = Progress::new(cases.len(), !out.quiet);
+    let bench = Bench {
+        args,
+        server,
+        watch,
+        progress: &progress,
+    };
+    for (nth, case) in cases.iter().enumerate() {
+        let measured = match bench.measure(case, nth) {
+            // The rows before it stand, and those after it may be measured.
+            Err(Failure::WorkerLost(why)) => {
+                progress.row_ended(|| {
+                    out.note(&format!(
+                        "{} x {} {}: {why}",
+                        case.processes, args.threads, case.mode
+                    ))
+                })?;
+                report
+                    .runs
+                    .push(lost(case, args, server, &report.hosts[0], why));
+                continue;
+            }
+            measured => measured?,
+        };
+        (report.engine.fabric, report.engine.no_fabric) = match &measured.fabric {
+            Ok(fabric) => (Some(fabric.clone()), None),
+            Err(why) => (None, Some(why.clone())),
+        };
+        let run = assemble::run(case, args, server, &report.hosts[0], &measured);
+        let cut = run.stopped == Stopped::Interrupted;
+        report.runs.push(run);
+        assemble::scale(&mut report.runs);
+        let first = report.runs.len() == 1;
+        progress.row_ended(|| {
+            if let Some(Err(why)) = &measured.server {
+                out.note(&format!("the server's counters are not known: {why}"))?;
+            }
+            let headings = if first {
+                table::headings()
+            } else {
+                String::new()
+            };
+            let row = report.runs.last().map(table::row).unwrap_or_default();
+            out.say(&(headings + &row))
+        })?;
+        if cut {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// A row that was not measured to its end.
+fn lost(case: &cases::Case, args: &ScaleArgs, server: &Server, host: &Host, why: String) -> Run {
+    let nothing = Measured {
+        stopped: Stopped::WorkerLost,
+        start_seconds: 0.0,
+        counts: Vec::new(),
+        probed: Vec::new(),
+        blocks: Vec::new(),
+        service: None,
+        fabric: Err("not known".into()),
+        host_busy: 0.0,
+        server: None,
+    };
+    Run {
+        failed: 1,
+        first_error: Some(why),
+        ..assemble::run(case, args, server, host, &nothing)
+    }
+}
+
+fn introduction(args: &ScaleArgs, server: &Server, host: &Host) -> String {
+    let mut text = format!("host {}, {} cores", host.name, host.cores);
+    for device in &host.devices {
+        text += &format!(", {} {:.0} Gb/s", device.name, device.gbit_per_s);
+    }
+    text += &format!(
+        "   s3engine {}   windows of at most {:?} after {:?}\n",
+        env!("CARGO_PKG_VERSION"),
+        args.duration.0,
+        args.warmup.0
+    );
+    text += &match (&server.simulator, &server.model) {
+        (Some(_), Some(model)) => format!(
+            "simulated: s3sim on this host's own cores, model {model}, at {}\n",
+            server.url
+        ),
+        (Some(_), None) => format!(
+            "simulated: s3sim on this host's own cores, at {}\n",
+            server.url
+        ),
+        (None, _) => format!("endpoint {}\n", server.url),
+    };
+    if let Some(rate) = server.line_rate {
+        text += &format!("line rate {rate:.2} GB/s\n");
+    }
+    text
+}
+
+fn conclusion(report: &Report) -> String {
+    if report.runs.is_empty() {
+        return String::new();
+    }
+    let mut text = table::LEGEND.to_owned();
+    if let Some(why) = &report.engine.no_fabric {
+        text += &format!("no RDMA: {why}\n");
+    }
+    if report.interrupted {
+        text += "interrupted: this is what was measured until then\n";
+    }
+    text + &table::verdicts(&report.verdicts)
+}
+
+/// Where text goes.
+struct Out {
+    quiet: bool,
+    /// stdout has the JSON.
+    to_stderr: bool,
+}
+
+impl Out {
+    fn say(&self, text: &str) -> Result<(), Failure> {
+        if self.quiet {
+            return Ok(());
+        }
+        if self.to_stderr {
+            let _ = io::stderr().write_all(text.as_bytes());
+            return Ok(());
+        }
+        write_to_stdout(text).map_err(|source| Failure::Output {
+            doing: "write to",
+            output: "stdout".into(),
+            source,
+        })
+    }
+
+    /// Something that is no figure.
+    #[allow(clippy::unnecessary_wraps, reason = "it stands where `say` may too")]
+    fn note(&self, text: &str) -> Result<(), Failure> {
+        let _ = writeln!(io::stderr(), "note: {text}");
+        Ok(())
+    }
+}
+
+/// What it ran with: secrets are no settings.
+fn shown(args: &ScaleArgs, settings: &Settings) -> BTreeMap<String, Value> {
+    let mut shown = BTreeMap::new();
+    if let Ok(Value::Object(set)) = serde_json::to_value(settings) {
+        shown.extend(set.into_iter().filter(|(_, value)| !value.is_null()));
+    }
+    let path = |path: &Option<std::path::PathBuf>| {
+        path.as_deref().map(Path::to_string_lossy).map(String::from)
+    };
+    let flags = json!({
+        "threads": args.threads,
+        "in-flight": args.in_flight,
+        "clients-per-process": args.clients_per_process,
+        "control-timeout": args.control_timeout,
+        "duration": args.duration,
+        "warmup": args.warmup,
+        "server-metrics": args.server_metrics,
+        "model": args.model,
+        "faults": path(&args.faults),
+        "bucket": args.bucket,
+        "key-template": args.key_template.to_string(),
+        "objects": args.objects,
+    });
+    if let Value::Object(flags) = flags {
+        shown.extend(flags.into_iter().filter(|(_, value)| !value.is_null()));
+    }
+    shown
+}
+
+fn rfc3339(unix: f64) -> String {
+    let time = OffsetDateTime::from_unix_timestamp(unix as i64);
+    let text = time.ok().and_then(|time| time.format(&Rfc3339).ok());
+    text.unwrap_or_else(|| format!("{unix} s since 1970"))
+}
+
+/// The first error of the first run that had any, and how many there were in all.
+fn failures(runs: &[Run]) -> Result<(), Failure> {
+    let failed: u64 = runs.iter().map(|run| run.failed).sum();
+    match runs.iter().find_map(|run| run.first_error.as_ref()) {
+        None => Ok(()),
+        Some(error) => Err(Failure::Other(format!(
+            "{failed} GETs failed, the first one so: {error}"
+        ))),
+    }
+}
