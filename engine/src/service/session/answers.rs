@@ -1,0 +1,264 @@
+//! What a client asks for, answered.
+
+use std::future::Future;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use s3engine_pool::{Memory, PoolError, SlabId};
+use s3engine_ring::{Bell, Layout, SharedQueue, SocketBell};
+use s3engine_s3::error::{Error, ErrorKind};
+use s3engine_s3::list::ListQuery;
+use s3engine_s3::object::ObjectInfo;
+
+use super::{Answers, Session, tell};
+use crate::control::{Ask, ErrorRecord, Failure, Leased, Said, Slab};
+use crate::engine;
+use crate::link::Link;
+use crate::list;
+use crate::served::{ENDING, ServedQueue};
+use crate::service::counted::{Full, Taken};
+use crate::service::files::{self, OF_QUEUE, OF_SLAB};
+use crate::service::watch::hear_bell;
+
+/// Objects that one session may have open.
+const MOST_OBJECTS: usize = 65_536;
+
+type Answered = Result<(Said, Vec<OwnedFd>), Failure>;
+
+impl Session {
+    pub(super) async fn answer(self: &Rc<Self>, ask: Ask, answers: &Answers) -> Answered {
+        match ask {
+            Ask::Queue { entries } => self.queue(entries),
+            Ask::Lease { len, align } => self.lease(len, align, answers).await,
+            Ask::Slab { slab } => {
+                let (slab, fd) = self.export(SlabId(slab))?;
+                Ok((Said::Slab(slab), vec![fd]))
+            }
+            Ask::Head { bucket, key } => {
+                self.check("HEAD", &bucket, &key)?;
+                let info = self.head(&bucket, &key).await.map_err(failed)?;
+                Ok((Said::Info(info), Vec::new()))
+            }
+            Ask::Open { bucket, key } => {
+                self.check("HEAD", &bucket, &key)?;
+                if self.objects.borrow().len() >= MOST_OBJECTS {
+                    let why = format!("{MOST_OBJECTS} objects are open already");
+                    return Err(Failure::Refused(why));
+                }
+                let head = self.head(&bucket, &key);
+                let share = self.facts.tenant.share.id();
+                let opened = self
+                    .inner
+                    .core
+                    .objects
+                    .open(share, &bucket, &key, head)
+                    .await;
+                let object = opened.map_err(failed)?;
+                let (id, info) = (object.id(), object.info().clone());
+                self.objects.borrow_mut().insert(id, object);
+                Ok((Said::Opened { object: id, info }, Vec::new()))
+            }
+            Ask::List { bucket, query } => self.list(&bucket, query).await,
+            // Not answered, and not handed here.
+            Ask::Free { .. } | Ask::Close { .. } | Ask::Forget { .. } | Ask::Ping => {
+                Err(Failure::Refused("not a question".to_owned()))
+            }
+        }
+    }
+
+    /// Asks the rules before anything is asked of a server.
+    fn check(&self, operation: &'static str, bucket: &str, key: &str) -> Result<(), Failure> {
+        self.check_goes_on(operation, bucket, key)?;
+        let checked = self.facts.tenant.check(bucket, key);
+        checked.map_err(|kind| failed(self.error(operation, bucket, key, kind)))
+    }
+
+    fn check_goes_on(
+        &self,
+        operation: &'static str,
+        bucket: &str,
+        key: &str,
+    ) -> Result<(), Failure> {
+        match self.host.draining.is_cancelled() {
+            true => {
+                let kind = ErrorKind::Service(ENDING.to_owned());
+                Err(failed(self.error(operation, bucket, key, kind)))
+            }
+            false => Ok(()),
+        }
+    }
+
+    fn error(&self, operation: &'static str, bucket: &str, key: &str, kind: ErrorKind) -> Error {
+        Error::new(operation, bucket, key, kind).with_endpoint(self.engine.endpoint().to_string())
+    }
+
+    /// At the client's own turn.
+    async fn head(&self, bucket: &str, key: &str) -> Result<ObjectInfo, Error> {
+        engine::head(&self.inner, &self.facts.tenant, bucket, key).await
+    }
+
+    async fn list(&self, bucket: &str, query: ListQuery) -> Answered {
+        self.check_goes_on("LIST", bucket, "")?;
+        if !self
+            .facts
+            .tenant
+            .access
+            .load()
+            .allows_list(bucket, &query.prefix)
+        {
+            let kind = ErrorKind::Denied("no rule lets this user list it".to_owned());
+            return Err(failed(self.error("LIST", bucket, "", kind)));
+        }
+        let page = list::page(&self.inner, &self.facts.tenant, bucket, query).await;
+        Ok((Said::Page(page.map_err(failed)?), Vec::new()))
+    }
+
+    /// A slot, of a slab that is this client's alone.
+    async fn lease(self: &Rc<Self>, len: u64, align: u64, answers: &Answers) -> Answered {
+        let pool = self.facts.tenant.pool.clone();
+        let changed = pool.changed();
+        // Making a slab takes time.
+        let leased =
+            tokio::task::spawn_blocking(move || pool.try_alloc_aligned(len, Memory::Host, align));
+        let buffer = match leased.await {
+            Ok(Err(full @ PoolError::WouldBlock { .. })) => {
+                self.tell_changed(changed, answers);
+                return Err(full.into());
+            }
+            Ok(leased) => leased.map_err(Failure::from)?,
+            Err(_) => return Err(Failure::Refused("no memory could be made".to_owned())),
+        };
+        let (slot, offset) = (buffer.slot(), buffer.offset());
+        let known = self.exported.borrow().contains_key(&slot.slab);
+        let (slab, fds) = match known {
+            true => (None, Vec::new()),
+            false => {
+                let (slab, fd) = self.export(slot.slab)?;
+                (Some(slab), vec![fd])
+            }
+        };
+        self.facts.leases.put(buffer);
+        let leased = Leased {
+            slot: slot.into(),
+            offset,
+            slab,
+        };
+        Ok((Said::Leased(leased), fds))
+    }
+
+    /// Says, once for all who were told that there is no memory, that there may be some again.
+    fn tell_changed(
+        self: &Rc<Self>,
+        changed: impl Future<Output = ()> + 'static,
+        answers: &Answers,
+    ) {
+        if self.watching.replace(true) {
+            return;
+        }
+        let (this, answers) = (Rc::downgrade(self), answers.clone());
+        tokio::task::spawn_local(async move {
+            changed.await;
+            let Some(this) = this.upgrade() else { return };
+            this.watching.set(false);
+            tell(&answers, Said::Changed, None);
+        });
+    }
+
+    /// A slab's memory, for the client to map.
+    fn export(&self, id: SlabId) -> Result<(Slab, OwnedFd), Failure> {
+        let pool = &self.facts.tenant.pool;
+        let mut exported = self.exported.borrow_mut();
+        let mut files = None;
+        if !exported.contains_key(&id) {
+            // Others may have been destroyed since.
+            let there = pool.slabs();
+            exported.retain(|id, _| there.contains(id));
+            // One comes with the session.
+            if exported.values().any(Option::is_none) {
+                files = Some(self.files(OF_SLAB)?);
+            }
+        }
+        let export = pool.export(id);
+        let export = export.map_err(|error| Failure::Refused(error.to_string()))?;
+        exported.entry(id).or_insert(files);
+        let slab = Slab {
+            slab: id.0,
+            len: export.len,
+            read_only: export.read_only,
+        };
+        Ok((slab, export.fd))
+    }
+
+    fn files(&self, count: u64) -> Result<Taken, Failure> {
+        let taken = self.host.files.take(self.facts.uid, count);
+        taken.map_err(|full| Failure::Refused(files::refused(full)))
+    }
+
+    fn queue(&self, entries: u32) -> Answered {
+        let refused = |why: String| Failure::Refused(why);
+        let caps = &self.host.caps;
+        let queues = self.facts.queues.load(Ordering::Relaxed);
+        if queues >= caps.queues || entries > caps.entries || self.host.draining.is_cancelled() {
+            return Err(refused(format!(
+                "{queues} queues, and one of {entries} entries wanted: at most {} of at most {} are allowed, and none while the service ends",
+                caps.queues, caps.entries
+            )));
+        }
+        // The first comes with the session.
+        let files = match queues {
+            0 => None,
+            _ => Some(self.files(OF_QUEUE)?),
+        };
+        let layout = Layout::new(entries).map_err(|error| refused(error.to_string()))?;
+        let (uid, needed) = (
+            self.facts.uid,
+            layout.client_bytes() + layout.service_bytes(),
+        );
+        let bytes = self.host.queue_bytes.take(uid, needed as u64);
+        let bytes = bytes.map_err(|full| {
+            let (whose, taken, most) = match full {
+                Full::Of { taken, most } => ("all clients".to_owned(), taken, most),
+                Full::OfUser { taken, most } => (format!("uid {uid}"), taken, most),
+            };
+            refused(format!(
+                "a queue of {needed} bytes wanted: the queues of {whose} have {taken} of {most} bytes"
+            ))
+        })?;
+        let shared = SharedQueue::create(layout).map_err(|error| refused(error.to_string()))?;
+        let (near, far) = SocketBell::pair().map_err(|error| refused(error.to_string()))?;
+        let near = Arc::new(near);
+        let bell = Arc::clone(&near) as Arc<dyn Bell + Send + Sync>;
+        let link = Link::new(Arc::clone(&self.facts.leases), bell);
+        let closed = self.facts.ended.child_token();
+        let served = ServedQueue::new(
+            shared.service,
+            entries,
+            Arc::clone(&link),
+            closed.clone(),
+            self.host.draining.clone(),
+            Arc::clone(&self.facts.tenant),
+        );
+        let facts = Arc::clone(&self.facts);
+        facts.queues.fetch_add(1, Ordering::Relaxed);
+        self.inner.core.workers.quick.spawn(Box::new(move |lane| {
+            Box::pin(async move {
+                tokio::select! {
+                    served = served.run(lane) => if let Err(broken) = served {
+                        facts.end(&broken.to_string());
+                    },
+                    () = hear_bell(near, link) => closed.cancel(),
+                }
+                facts.queues.fetch_sub(1, Ordering::Relaxed);
+                drop((bytes, files));
+            })
+        }));
+        let fds = vec![shared.client_region, shared.service_region, far.into_fd()];
+        Ok((Said::Queue, fds))
+    }
+}
+
+fn failed(error: Error) -> Failure {
+    Failure::Request(Box::new(ErrorRecord::of(&error)))
+}
