@@ -23,6 +23,20 @@ pub enum LoopbackError {
         /// The system's error number.
         errno: i32,
     },
+    /// A simulated server says what a registration costs, and not in a way that makes sense.
+    #[error("{} does not say what a registration costs: {text:?}", path.display())]
+    BadCost {
+        /// The file.
+        path: PathBuf,
+        /// What it says.
+        text: String,
+    },
+    /// What a registration costs can be set by one server at a time.
+    #[error("another server sets what a registration costs in {}", folder.display())]
+    CostTaken {
+        /// The folder.
+        folder: PathBuf,
+    },
 }
 
 impl LoopbackError {

@@ -18,7 +18,7 @@ use super::error::LoopbackError;
 use super::folder::{Folder, socket_name};
 use super::identity::Identity;
 use super::wire::{Extent, Message};
-use super::{service, socket};
+use super::{registration_cost, service, socket};
 use crate::fabric::{Fabric, TokenError};
 use crate::token::Token;
 
@@ -64,6 +64,8 @@ pub(super) struct Shared {
     pub(super) stop: OwnedFd,
     folder: Folder,
     max_registered: u64,
+    /// Of each registration, where a simulated server says so.
+    registration_cost: Option<Duration>,
     state: Mutex<State>,
     /// A peer confirmed a revocation, or went.
     changed: Condvar,
@@ -115,6 +117,7 @@ impl Loopback {
         let folder = Folder::create(options.folder.as_deref())?;
         remove_stale(&folder)
             .map_err(LoopbackError::system("remove the sockets of dead owners"))?;
+        let registration_cost = registration_cost::read(&folder)?;
         let identity = Identity::random();
         let listener =
             listen(&folder, &identity).map_err(LoopbackError::system("listen on a socket"))?;
@@ -127,6 +130,7 @@ impl Loopback {
                 stop,
                 folder,
                 max_registered: options.max_registered.unwrap_or(u64::MAX),
+                registration_cost,
                 state: Mutex::new(State::default()),
                 changed: Condvar::new(),
             })
@@ -221,6 +225,9 @@ impl Registrar for Loopback {
             errno: e.raw_os_error(),
             text: "loopback: cannot duplicate the slab's descriptor".into(),
         })?;
+        if let Some(cost) = self.shared.registration_cost {
+            registration_cost::pay(&self.shared.folder, cost, registration_cost::PATIENCE)?;
+        }
         let mut state = self.shared.lock();
         let registered = state.registered.saturating_add(segment.len);
         if registered > self.shared.max_registered {

@@ -37,6 +37,8 @@ impl Default for PeerOptions {
 pub struct PeerStats {
     /// Different owners that it was ever connected to.
     pub owners: u64,
+    /// Of these, connected now.
+    pub connected: u64,
     /// Registrations mapped now.
     pub mappings: u64,
     /// Writes that landed whole.
@@ -115,8 +117,14 @@ impl Peer {
     /// What happened so far.
     pub fn stats(&self) -> PeerStats {
         let counters = &self.shared.counters;
+        let (owners, connected) = {
+            let owners = self.shared.lock();
+            let connected = owners.links.values().filter(|flight| is_up(flight));
+            (owners.seen.len() as u64, connected.count() as u64)
+        };
         PeerStats {
-            owners: self.shared.lock().seen.len() as u64,
+            owners,
+            connected,
             mappings: counters.mappings.load(Relaxed),
             landed_writes: counters.landed_writes.load(Relaxed),
             landed_bytes: counters.landed_bytes.load(Relaxed),
@@ -210,6 +218,10 @@ impl Shared {
     fn lock(&self) -> MutexGuard<'_, Owners> {
         self.owners.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn is_up(flight: &Flight<Arc<Link>>) -> bool {
+    matches!(flight.get(), Some(Ok(link)) if !link.is_closed())
 }
 
 fn is_over(flight: &Flight<Arc<Link>>) -> bool {

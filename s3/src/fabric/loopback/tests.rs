@@ -1,5 +1,5 @@
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,7 @@ use super::*;
 use crate::fabric::{Fabric, TokenError};
 use crate::token::Token;
 
+mod cost;
 mod refusal;
 mod revocation;
 
