@@ -5,6 +5,7 @@ use std::fmt::Write;
 use std::time::{Duration, SystemTime};
 
 use crate::faults::Action;
+use crate::pace::Pace;
 use crate::s3_error::S3Error;
 use crate::store::{Object, Source};
 
@@ -19,6 +20,8 @@ pub(crate) struct Answer {
     /// Whether the connection ends with this answer.
     pub close: bool,
     pub delivery: Delivery,
+    /// How fast the body goes out.
+    pub pace: Pace,
 }
 
 /// The bytes after the head.
@@ -104,6 +107,7 @@ impl Answer {
             body: Body::Bytes(body),
             close: false,
             delivery: Delivery::default(),
+            pace: Pace::default(),
         }
     }
 

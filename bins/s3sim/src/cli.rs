@@ -13,6 +13,7 @@ use clap::builder::NonEmptyStringValueParser;
 use crate::ceiling::{self, CeilingError};
 use crate::content;
 use crate::faults::{self, FaultError, Rule};
+use crate::model::{Model, ModelError};
 use crate::sim::{Sim, SimError, SimOptions};
 use crate::store::Listed;
 
@@ -22,6 +23,7 @@ Examples:
   s3sim --listen 127.0.0.1:9000 --anonymous    then: curl http://127.0.0.1:9000/bench/64KiB -o x
   s3sim --root ./data                          the files of ./data/BUCKET/...
   s3sim --faults faults.toml                   with faults; see the README for the rules
+  s3sim --model op-latency                     as slow as a model; see the README for all of them
   s3sim --ceiling                              how fast this server is on this machine
 
 Synthetic keys begin (after the last /) with a size: 1048576, 64KiB, 8MiB-0001, train/1GiB-x.
@@ -86,6 +88,11 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     pub faults: Option<PathBuf>,
 
+    /// Behave like this model: none, registration-contention, op-latency, per-client-cost, slow-then-timeout,
+    /// far-gpu, or one that a file (TOML) describes [default: as fast as it can]
+    #[arg(long, value_name = "NAME|FILE", conflicts_with = "ceiling")]
+    pub model: Option<String>,
+
     /// Keep the versions that the fault `swap` replaces, as a versioned bucket does
     #[arg(long)]
     pub versioned: bool,
@@ -130,6 +137,9 @@ pub enum CliError {
         /// What.
         source: FaultError,
     },
+    /// The model is not one.
+    #[error(transparent)]
+    Model(#[from] ModelError),
     /// The ceiling could not be measured.
     #[error(transparent)]
     Ceiling(#[from] CeilingError),
@@ -206,6 +216,7 @@ fn options(args: Args) -> Result<SimOptions, CliError> {
         rdma: !args.no_rdma,
         loopback_folder: args.loopback_dir,
         faults: args.faults.map_or(Ok(Vec::new()), read_faults)?,
+        model: args.model.as_deref().map(Model::load).transpose()?,
     })
 }
 

@@ -54,12 +54,12 @@ async fn serve_requests(service: &Service, stream: &TcpStream) -> io::Result<()>
     stream.set_nodelay(true)?;
     let mut buffer = Vec::with_capacity(2048);
     loop {
-        let answer = match next_request(stream, &mut buffer).await? {
+        let mut answer = match next_request(stream, &mut buffer).await? {
             None => return Ok(()),
             Some(Ok(request)) => service.answer(&request).await,
             Some(Err(error)) => unreadable(error),
         };
-        match deliver(stream, &answer).await? {
+        match deliver(stream, &mut answer).await? {
             After::Keep => {}
             After::Close => return end(stream).await,
             After::Reset => {
@@ -126,7 +126,7 @@ fn unreadable(error: HeadError) -> Answer {
 }
 
 /// Sends an answer, or as much of it as its faults allow.
-async fn deliver(stream: &TcpStream, answer: &Answer) -> io::Result<After> {
+async fn deliver(stream: &TcpStream, answer: &mut Answer) -> io::Result<After> {
     let Delivery {
         silent, delay, end, ..
     } = answer.delivery;
@@ -159,13 +159,19 @@ fn after_end(reset: bool) -> After {
     if reset { After::Reset } else { After::Close }
 }
 
-/// Sends head and body with the pauses of the delivery.
-async fn send(stream: &TcpStream, answer: &Answer) -> io::Result<()> {
+/// Sends head and body at the answer's pace and with the pauses of the delivery.
+async fn send(stream: &TcpStream, answer: &mut Answer) -> io::Result<()> {
     let mut head = answer.head();
     let limit = answer.delivery.limit(answer.body.len());
     let mut at = 0;
     loop {
-        let (stop, pause) = answer.delivery.next_stop(at, limit);
+        let (stop, mut pause) = answer.delivery.next_stop(at, limit);
+        let piece_end = at + answer.pace.piece(stop - at);
+        if piece_end < stop {
+            pause = Duration::ZERO;
+        }
+        let stop = piece_end;
+        answer.pace.pass(stop - at).await;
         match &answer.body {
             Body::Bytes(bytes) => {
                 send_all(stream, &head, &bytes[at as usize..stop as usize]).await?
@@ -193,7 +199,9 @@ async fn send(stream: &TcpStream, answer: &Answer) -> io::Result<()> {
         if at == limit {
             return Ok(());
         }
-        sleep(pause).await;
+        if !pause.is_zero() {
+            sleep(pause).await;
+        }
     }
 }
 

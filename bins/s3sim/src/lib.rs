@@ -9,6 +9,7 @@
 //!    auth  range  listing      pure rules
 //!    store  folder  content    where bytes come from
 //!    rdma                      GET with a token
+//!    model  modelled  pace     what server and network are to be like, and waiting for that
 //!   answer        what goes out, and how its delivery goes wrong
 //! ```
 //!
@@ -29,6 +30,9 @@ mod folder;
 #[doc(hidden)]
 pub mod fuzz;
 mod listing;
+mod model;
+mod modelled;
+mod pace;
 mod range;
 mod rdma;
 mod request;
@@ -40,5 +44,6 @@ mod uri;
 
 pub use counters::Counters;
 pub use faults::{Action, FaultError, Faults, Kind, Rule};
+pub use model::{Model, ModelError};
 pub use sim::{Sim, SimError, SimOptions};
 pub use store::Listed;

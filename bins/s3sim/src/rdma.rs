@@ -5,6 +5,8 @@
 //! request and gain nothing, as the copies are bound by the same cores. What may really wait,
 //! connecting to a client and fetching its memory, runs on a thread that may block, once per key.
 //!
+//! Under a model a write passes the model's line, a piece at a time.
+//!
 //! A window shorter than what was asked for is filled, and the answer is a 206 that names the part.
 
 use std::collections::HashSet;
@@ -23,6 +25,8 @@ use crate::answer::{Answer, End, Span};
 use crate::connection::read_file;
 use crate::counters::{Tally, add};
 use crate::faults::Action;
+use crate::modelled::Modelled;
+use crate::pace::Pace;
 use crate::s3_error::S3Error;
 use crate::store::{Object, Source};
 
@@ -65,10 +69,16 @@ impl Rdma {
         self.peer.stats().owners
     }
 
+    /// How many there are now.
+    fn connected(&self) -> u64 {
+        self.peer.stats().connected
+    }
+
     /// Answers a GET with a token.
     pub async fn answer(
         &self,
         tally: &Tally,
+        (model, pace): (Option<&Modelled>, &mut Pace),
         token: &str,
         object: &Object,
         span: Span,
@@ -78,27 +88,36 @@ impl Rdma {
             return answer;
         }
         let token = Token::parse(token).map_err(|error| bad_token(error.to_string()))?;
+        let key = (token.gid, token.rkey);
         let window = self.resolve(token).await?;
         let part = fit(span, window.len(), object.size)?;
+        if let Some(model) = model {
+            model.admit(pace, || self.connected()).await;
+            model.find_slab(pace, key, &window);
+        }
         match fault {
             Some(Action::ClaimWithoutWriting) => {}
             Some(Action::WriteLate { ms }) => {
                 sleep(Duration::from_millis(*ms)).await;
-                return Ok(write_late(tally, &window, object, part).await);
+                return Ok(write_late(tally, pace, &window, object, part).await);
             }
             Some(Action::RdmaTransferFailed) => {
                 let half = part.len / 2;
-                write(&window, object, part.first, 0..half)
+                write(pace, &window, object, part.first, 0..half)
                     .await
                     .map_err(failed)?;
                 return Err(failed("by a fault rule"));
             }
-            Some(Action::Trickle { bytes, ms }) => {
-                trickle(&window, object, part, *bytes, Duration::from_millis(*ms))
-                    .await
-                    .map_err(failed)?
-            }
-            _ => write(&window, object, part.first, 0..part.len)
+            Some(Action::Trickle { bytes, ms }) => trickle(
+                pace,
+                &window,
+                object,
+                part,
+                (*bytes, Duration::from_millis(*ms)),
+            )
+            .await
+            .map_err(failed)?,
+            _ => write(pace, &window, object, part.first, 0..part.len)
                 .await
                 .map_err(failed)?,
         }
@@ -195,8 +214,14 @@ fn written(object: &Object, part: Span, fault: Option<&Action>) -> Answer {
 }
 
 /// Writes when nobody waits any more, counts how that went, and ends the connection.
-async fn write_late(tally: &Tally, window: &RemoteWindow, object: &Object, part: Span) -> Answer {
-    match write(window, object, part.first, 0..part.len).await {
+async fn write_late(
+    tally: &Tally,
+    pace: &mut Pace,
+    window: &RemoteWindow,
+    object: &Object,
+    part: Span,
+) -> Answer {
+    match write(pace, window, object, part.first, 0..part.len).await {
         Ok(()) => add(&tally.late_writes_landed, 1),
         Err(error) => {
             tracing::info!(%error, "a late write was refused");
@@ -213,16 +238,16 @@ async fn write_late(tally: &Tally, window: &RemoteWindow, object: &Object, part:
 
 /// Writes pieces of so many bytes, with pauses between them.
 async fn trickle(
+    pace: &mut Pace,
     window: &RemoteWindow,
     object: &Object,
     part: Span,
-    piece: u64,
-    pause: Duration,
+    (piece, pause): (u64, Duration),
 ) -> Result<(), WriteError> {
     let mut at = 0;
     while at < part.len {
         let end = part.len.min(at.saturating_add(piece));
-        write(window, object, part.first, at..end).await?;
+        write(pace, window, object, part.first, at..end).await?;
         at = end;
         if at < part.len {
             sleep(pause).await;
@@ -233,6 +258,7 @@ async fn trickle(
 
 /// Fills a range of the window, the start of which is for the object's byte `first`.
 async fn write(
+    pace: &mut Pace,
     window: &RemoteWindow,
     object: &Object,
     first: u64,
@@ -242,8 +268,11 @@ async fn write(
     match &object.source {
         Source::Synthetic(phase) => {
             for slice in phase.slices(first.saturating_add(start), end - start) {
-                window.write(at, slice)?;
-                at += slice.len() as u64;
+                for piece in slice.chunks(pace.piece(slice.len() as u64) as usize) {
+                    pace.pass(piece.len() as u64).await;
+                    window.write(at, piece)?;
+                    at += piece.len() as u64;
+                }
                 if at < end {
                     task::yield_now().await;
                 }
@@ -251,7 +280,8 @@ async fn write(
         }
         Source::File(file) => {
             while at < end {
-                let chunk = FILE_CHUNK.min(end - at);
+                let chunk = pace.piece(FILE_CHUNK.min(end - at));
+                pace.pass(chunk).await;
                 let bytes = read_file(file.clone(), first.saturating_add(at), chunk).await?;
                 window.write(at, &bytes)?;
                 at += chunk;

@@ -8,6 +8,8 @@ use crate::auth::Authority;
 use crate::counters::{Counters, Tally, add};
 use crate::faults::{Action, Faults, Kind};
 use crate::listing::{self, ListQuery};
+use crate::modelled::Modelled;
+use crate::pace::Pace;
 use crate::range::{self, Ranged};
 use crate::rdma::Rdma;
 use crate::request::Request;
@@ -27,6 +29,8 @@ pub(crate) struct Service {
     pub tally: Tally,
     /// Absent for a server without the feature.
     pub rdma: Option<Rdma>,
+    /// What it behaves like, where it is not to be as fast as it can.
+    pub model: Option<Modelled>,
     /// Whether buckets keep old versions.
     pub versioned: bool,
     /// `host:port`, as metrics name this server.
@@ -79,7 +83,10 @@ impl Service {
             return Err(S3Error::new(405, "MethodNotAllowed", text).with("Allow", "GET, HEAD"));
         }
         if request.path == METRICS {
-            let text = self.counters().to_prometheus(&self.server);
+            let mut text = self.counters().to_prometheus(&self.server);
+            if let Some(model) = &self.model {
+                text.push_str(&model.to_prometheus());
+            }
             return Ok(Answer::text(200, "text/plain; version=0.0.4", text));
         }
         self.authority.verify(request, SystemTime::now())?;
@@ -142,9 +149,16 @@ impl Service {
             (_, None) => Kind::Http,
         };
         let fault = self.pick(kind, name.1);
+        let pace = match &self.model {
+            Some(model) => model.begin().await,
+            None => Pace::default(),
+        };
         let answer = match &fault {
             Some(fault) if let Some(answer) = instead(fault) => answer,
-            fault => self.read(request, name, pairs, kind, fault.as_ref()).await,
+            fault => {
+                let how = (kind, fault.as_ref(), pace);
+                self.read(request, name, pairs, how).await
+            }
         };
         Ok(shaped(answer, fault.as_ref(), request, id))
     }
@@ -154,8 +168,7 @@ impl Service {
         request: &Request,
         (bucket, key): (&str, &str),
         pairs: &[(String, String)],
-        kind: Kind,
-        fault: Option<&Action>,
+        (kind, fault, mut pace): (Kind, Option<&Action>, Pace),
     ) -> Result<Answer, S3Error> {
         if fault == Some(&Action::Swap) {
             self.store.swap(bucket, key);
@@ -171,13 +184,15 @@ impl Service {
             span.first = span.first.saturating_add(*shift);
             span.ranged = true;
         }
-        let answer = match (kind, &self.rdma, request.header(TOKEN)) {
+        let mut answer = match (kind, &self.rdma, request.header(TOKEN)) {
             (Kind::Rdma, Some(rdma), Some(token)) => {
-                rdma.answer(&self.tally, token, &object, span, fault)
+                let model = (self.model.as_ref(), &mut pace);
+                rdma.answer(&self.tally, model, token, &object, span, fault)
                     .await?
             }
             _ => Answer::object(&object, span),
         };
+        answer.pace = pace;
         Ok(match self.versioned {
             true => answer.with("x-amz-version-id", object.version),
             false => answer,

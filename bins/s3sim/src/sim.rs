@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use s3engine_s3::fabric::loopback::LoopbackError;
 use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{mpsc, watch};
@@ -18,6 +19,8 @@ use crate::connection;
 use crate::content;
 use crate::counters::{Counters, Tally};
 use crate::faults::{FaultError, Faults, Rule};
+use crate::model::Model;
+use crate::modelled::Modelled;
 use crate::rdma::Rdma;
 use crate::service::Service;
 use crate::store::{Listed, Store};
@@ -57,6 +60,8 @@ pub struct SimOptions {
     pub loopback_folder: Option<PathBuf>,
     /// The faults to begin with.
     pub faults: Vec<Rule>,
+    /// What it behaves like; as fast as it can where absent.
+    pub model: Option<Model>,
 }
 
 impl Default for SimOptions {
@@ -76,6 +81,7 @@ impl Default for SimOptions {
             rdma: true,
             loopback_folder: None,
             faults: Vec::new(),
+            model: None,
         }
     }
 }
@@ -95,6 +101,7 @@ impl fmt::Debug for SimOptions {
             .field("rdma", &self.rdma)
             .field("loopback_folder", &self.loopback_folder)
             .field("faults", &self.faults)
+            .field("model", &self.model)
             .finish()
     }
 }
@@ -124,6 +131,14 @@ pub enum SimError {
     /// A fault rule is impossible.
     #[error(transparent)]
     Fault(#[from] FaultError),
+    /// Clients could not be told what a registration costs on the model.
+    #[error("cannot simulate the model {model}: {source}")]
+    Model {
+        /// The model.
+        model: String,
+        /// Why.
+        source: LoopbackError,
+    },
 }
 
 /// A running server. Dropping it stops it: connections end, pending faults are abandoned, and all
@@ -264,6 +279,14 @@ fn service(options: &SimOptions, address: SocketAddr) -> Result<Service, SimErro
             source,
         })?,
     };
+    let model = options.model.clone().map(|model| {
+        let name = model.name.clone();
+        let folder = options.rdma.then_some(options.loopback_folder.as_deref());
+        Modelled::start(model, folder).map_err(|source| SimError::Model {
+            model: name,
+            source,
+        })
+    });
     let SimOptions {
         access_key,
         secret_key,
@@ -279,6 +302,7 @@ fn service(options: &SimOptions, address: SocketAddr) -> Result<Service, SimErro
         rdma: options
             .rdma
             .then(|| Rdma::new(options.loopback_folder.clone())),
+        model: model.transpose()?,
         versioned: options.versioned,
         server: address.to_string(),
         ids: AtomicU64::new(rand::random()),

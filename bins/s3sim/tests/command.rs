@@ -72,6 +72,16 @@ fn what_it_cannot_do_it_says() {
         text.contains("faults.toml") && text.contains("bytes must be at least 1"),
         "{text}"
     );
+    let model = folder.path().join("mine.toml");
+    std::fs::write(&model, "line_rate = \"1GB/s\"\nop_mss = 1").unwrap();
+    let wrong = command().arg("--model").arg(&model).output().unwrap();
+    let text = failure(&wrong);
+    assert!(
+        text.contains("mine.toml") && text.contains("op_mss"),
+        "{text}"
+    );
+    let unknown = command().args(["--model", "nome"]).output().unwrap();
+    assert!(failure(&unknown).contains("far-gpu"));
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let taken = command().args(["--listen", &address]).output().unwrap();

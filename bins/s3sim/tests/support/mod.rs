@@ -1,6 +1,8 @@
 //! A client as bare as it can be: sees exactly what comes over the wire.
 #![allow(dead_code, missing_docs)]
 
+pub mod memory;
+
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
