@@ -82,7 +82,7 @@ fn metrics_tell_the_model_and_its_line() {
         text.text()
             .contains("\ns3sim_model_info{model=\"far-gpu\"} 1\n")
     );
-    let line = "\ns3sim_model_line_rate_bytes_per_second{model=\"far-gpu\"} 800000000\n";
+    let line = "\ns3sim_model_line_rate_bytes_per_second{model=\"far-gpu\"} 600000000\n";
     assert!(text.text().contains(line), "{}", text.text());
     let sim = support::sim([]);
     let text = Client::connect(&sim).get(METRICS, &[]);
