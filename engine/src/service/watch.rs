@@ -43,3 +43,23 @@ pub(super) async fn died(pidfd: Option<OwnedFd>) -> String {
 fn watched<T: AsRawFd>(of: T) -> io::Result<AsyncFd<T>> {
     AsyncFd::with_interest(of, Interest::READABLE)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use s3engine_ring::Bell;
+    use std::time::Duration;
+
+    #[tokio::test]
+    async fn an_end_that_comes_together_with_rings_is_heard() {
+        let (near, far) = SocketBell::pair().unwrap();
+        let near = Arc::new(near);
+        let bell = Arc::clone(&near) as Arc<dyn Bell + Send + Sync>;
+        let link = Link::new(Arc::default(), bell);
+        // One event for both: the drain takes the rings, and the end has no event of its own.
+        far.ring().unwrap();
+        drop(far);
+        let heard = tokio::time::timeout(Duration::from_secs(60), hear_bell(near, link)).await;
+        assert!(heard.is_ok(), "the end was not heard");
+    }
+}
