@@ -493,6 +493,27 @@ fn several_endpoints_share_one_pool_and_clients_name_them() {
     assert!(!screen.contains(world.sim.secret_key()));
 }
 
+#[test]
+fn the_file_that_is_deployed_is_served() {
+    let world = World::new();
+    let deployed = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/config.toml");
+    let socket = world.socket();
+    // What it says of this machine, which tests share, is replaced.
+    let mut command = world.serve(&["--socket", socket.to_str().unwrap()]);
+    command.args(["--metrics", "127.0.0.1:0", "--config"]);
+    command.arg(deployed).env_remove("AWS_ENDPOINT_URL");
+    let mut host = Host::start(command, socket);
+    assert_eq!(host.http("/readyz").0, 200);
+    let screen = host.told();
+    assert!(screen.contains("gid 2000"), "{screen}");
+    assert!(
+        screen.contains("storage: http://10.0.0.5:9000, signed"),
+        "{screen}"
+    );
+    host.signal(Signal::TERM);
+    assert!(host.ended().success());
+}
+
 /// The binary and the socket, where any user can reach them.
 fn open_to_all(world: &World) -> PathBuf {
     fs::set_permissions(world.folder.path(), Permissions::from_mode(0o755)).unwrap();

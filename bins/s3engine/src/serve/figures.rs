@@ -154,7 +154,7 @@ pub(crate) fn start() -> Result<Figures, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::BTreeMap;
+    use std::collections::{BTreeMap, BTreeSet};
     use std::fs;
     use std::path::Path;
 
@@ -227,5 +227,39 @@ mod tests {
             );
             assert!(page.contains(&row), "{row}");
         }
+    }
+
+    /// The names that stand in the queries of a dashboard.
+    fn queried(value: &serde_json::Value, found: &mut BTreeSet<String>) {
+        match value {
+            serde_json::Value::Object(fields) => {
+                for (name, value) in fields {
+                    match value.as_str().filter(|_| name == "expr") {
+                        Some(query) => found.extend(
+                            query
+                                .split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+                                .filter(|word| word.starts_with("s3engine_"))
+                                .map(str::to_owned),
+                        ),
+                        None => queried(value, found),
+                    }
+                }
+            }
+            serde_json::Value::Array(values) => values.iter().for_each(|one| queried(one, found)),
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn the_dashboard_shows_every_figure_and_none_that_there_is_not() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/grafana.json");
+        let dashboard = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+        let mut found = BTreeSet::new();
+        queried(&dashboard, &mut found);
+        let shown = FIGURES.map(|(kind, name, _)| match kind {
+            Kind::Histogram => format!("{name}_bucket"),
+            _ => name.to_owned(),
+        });
+        assert_eq!(found, BTreeSet::from(shown));
     }
 }

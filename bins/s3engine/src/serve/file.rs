@@ -139,6 +139,16 @@ mod tests {
     }
 
     #[test]
+    fn the_file_in_the_manifest_is_understood() {
+        let manifest = include_str!("../../../../deploy/kubernetes.yaml");
+        let (_, rest) = manifest.split_once("  serve.toml: |\n").unwrap();
+        let (block, _) = rest.split_once("\n---\n").unwrap();
+        let file: File = toml::from_str(block).unwrap();
+        assert_eq!(file.allow_uid, [Account::Number(10_001)]);
+        assert_eq!(file.rule[0].bucket, "train");
+    }
+
+    #[test]
     fn unknown_keys_are_refused_at_every_level() {
         for table in [
             "",
