@@ -67,6 +67,8 @@ fn bench(args: BenchArgs) -> (Result<(), Failure>, u8) {
             run(&args.common, |s, i| bench::scale(args, s, i)),
             args.common.verbose,
         ),
+        Some(BenchCommand::Compare(args)) => (bench::compare(args), 0),
+        Some(BenchCommand::Merge(args)) => (bench::merge(args), 0),
         Some(BenchCommand::Worker) => (bench::worker(), 0),
     }
 }

@@ -32,7 +32,9 @@ use crate::bench::floor::Floor;
 use crate::bench::json_file::{JsonFile, write_to_stdout};
 use crate::bench::report::{Place, Registrations, Round, Run};
 use crate::bench::rows::{HTTP_PART, KeyTemplate, RDMA_PART, Row};
-pub(crate) use crate::bench::scale::{ScaleArgs, run as scale, worker};
+pub(crate) use crate::bench::scale::{
+    CompareArgs, MergeArgs, ScaleArgs, compare, merge, run as scale, worker,
+};
 use crate::bench::simulator::Simulator;
 use crate::bench::tally::Tally;
 use crate::bench::watch::Watch;
@@ -53,6 +55,8 @@ const SLAB: u64 = 64 << 20;
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchCommand {
     Scale(Box<ScaleArgs>),
+    Compare(CompareArgs),
+    Merge(MergeArgs),
     /// A process of `scale`
     #[command(hide = true)]
     Worker,

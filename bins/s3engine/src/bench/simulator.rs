@@ -53,7 +53,7 @@ impl Simulator {
         if let Some(folder) = options.loopback_dir {
             command.arg("--loopback-dir").arg(folder);
         }
-        if let Some(model) = options.model.filter(|m| *m != "none") {
+        if let Some(model) = options.model {
             command.args(["--model", model]);
         }
         if let Some(faults) = options.faults {

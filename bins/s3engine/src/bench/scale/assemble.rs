@@ -13,7 +13,7 @@ use super::message::{Count, Times};
 use super::run::{Host, Quantiles, Run, Sample, SlabRate, Stages, WorkerRate};
 use super::site::Server;
 
-/// The figures of a row. Those that compare it with others come with [`scale`].
+/// The figures of a row. What compares it with others is not among them.
 pub(crate) fn run(
     case: &Case,
     args: &ScaleArgs,
@@ -151,24 +151,5 @@ fn quantiles<'a>(all: impl IntoIterator<Item = &'a Times>) -> Quantiles {
         p99: sum.value_at_quantile(0.99),
         max: sum.max(),
         mean: sum.mean(),
-    }
-}
-
-/// Says of each run how its rate is to that of the one with fewest processes which is the same otherwise.
-pub(crate) fn scale(runs: &mut [Run]) {
-    let like = |a: &Run, b: &Run| {
-        (&a.host, a.mode, a.object_size, &a.policy) == (&b.host, b.mode, b.object_size, &b.policy)
-    };
-    let base = |run: &Run| {
-        let alike = runs.iter().filter(|other| like(other, run));
-        alike
-            .min_by_key(|other| other.processes)
-            .map(|base| base.gb_per_s)
-    };
-    let bases: Vec<Option<f64>> = runs.iter().map(base).collect();
-    for (run, base) in runs.iter_mut().zip(bases) {
-        run.scale = base
-            .filter(|base| *base > 0.0)
-            .map(|base| run.gb_per_s / base);
     }
 }

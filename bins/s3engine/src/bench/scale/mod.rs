@@ -9,17 +9,27 @@ mod args;
 mod assemble;
 mod busy;
 mod cases;
+mod compare;
 mod counters;
 mod crew;
+mod figures;
 mod host;
 mod load;
 mod measure;
+mod merge;
 mod message;
+mod page;
 mod progress;
+mod read;
+mod rules;
 mod run;
+#[cfg(test)]
+mod sample;
 mod site;
 mod steady;
+mod sum;
 mod table;
+mod verdict;
 mod worker;
 
 use std::collections::BTreeMap;
@@ -31,7 +41,9 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 pub(crate) use self::args::ScaleArgs;
+pub(crate) use self::compare::{CompareArgs, run as compare};
 use self::measure::{Bench, Measured};
+pub(crate) use self::merge::{MergeArgs, run as merge};
 use self::progress::Progress;
 use self::run::{Build, Host, Report, Run, SCHEMA, Stopped};
 use self::site::Server;
@@ -70,13 +82,17 @@ pub(crate) fn run(
             .runs
             .iter()
             .any(|run| run.stopped == Stopped::Interrupted);
+    report.verdicts = verdict::judge(&report.runs);
     out.say(&conclusion(&report))?;
     if let Some(json) = json {
         let text = serde_json::to_string_pretty(&report)
             .map_err(|error| Failure::Other(error.to_string()))?;
         json.write(&(text + "\n"))?;
     }
-    let _ = html;
+    if let Some(html) = html {
+        let page = page::html(&report).map_err(|error| Failure::Other(error.to_string()))?;
+        html.write(&page)?;
+    }
     match (ended, interrupt.signal()) {
         (Ok(()), Some(signal)) => Err(Failure::Interrupted(signal)),
         (ended, _) => ended.and_then(|()| failures(&report.runs)),
@@ -143,7 +159,7 @@ fn rows(
         let run = assemble::run(case, args, server, &report.hosts[0], &measured);
         let cut = run.stopped == Stopped::Interrupted;
         report.runs.push(run);
-        assemble::scale(&mut report.runs);
+        sum::scale(&mut report.runs);
         let first = report.runs.len() == 1;
         progress.row_ended(|| {
             if let Some(Err(why)) = &measured.server {

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use crate::size::Size;
 
-use super::run::{Cause, Run, Stopped, Verdict};
+use super::figures;
+use super::run::{Run, Stopped, Verdict};
 
 /// Columns: heading, width, whether texts begin at the left.
 const COLUMNS: [(&str, usize, bool); 15] = [
@@ -76,9 +77,9 @@ pub(crate) fn verdicts(verdicts: &[Verdict]) -> String {
     let mut text = String::new();
     for (nth, verdict) in verdicts.iter().enumerate() {
         let lead = if nth == 0 { "verdict" } else { "" };
-        text += &format!("{lead:<8} {}: {}", verdict.mode, words(verdict.cause));
+        text += &format!("{lead:<8} {}: {}", verdict.mode, verdict.cause.words());
         if let Some(then) = verdict.then {
-            text += &format!(", then {}", words(then));
+            text += &format!(", then {}", then.words());
         }
         text += "\n";
         for evidence in &verdict.evidence {
@@ -86,20 +87,6 @@ pub(crate) fn verdicts(verdicts: &[Verdict]) -> String {
         }
     }
     text
-}
-
-/// A cause as people call it.
-pub(crate) fn words(cause: Cause) -> &'static str {
-    match cause {
-        Cause::LineRate => "line rate",
-        Cause::Registration => "registration of memory",
-        Cause::ControlLatency => "latency of control requests",
-        Cause::PerClientCost => "per-client server cost",
-        Cause::TimeoutFallback => "timeout fallback",
-        Cause::MemoryDistance => "distance from memory to the network card",
-        Cause::ClientCpu => "processors of this host",
-        Cause::Undetermined => "undetermined",
-    }
 }
 
 fn fell_back(counts: &BTreeMap<String, u64>, ops: u64) -> String {
@@ -118,14 +105,11 @@ fn fell_back(counts: &BTreeMap<String, u64>, ops: u64) -> String {
     }
 }
 
-/// Microseconds in three digits or so.
-pub(crate) fn time(us: u64) -> String {
+/// Microseconds, if there are any.
+fn time(us: u64) -> String {
     match us {
         0 => "-".into(),
-        1..1_000 => format!("{us} us"),
-        1_000..100_000 => format!("{:.1} ms", us as f64 / 1e3),
-        100_000..1_000_000 => format!("{:.0} ms", us as f64 / 1e3),
-        _ => format!("{:.1} s", us as f64 / 1e6),
+        us => figures::time(us as f64),
     }
 }
 
