@@ -168,9 +168,9 @@ fn second_client(setup: &Setup) -> Loopback {
 }
 
 #[test]
-fn a_second_client_costs_each_operation_until_it_has_gone() {
+fn a_second_client_costs_each_operation() {
     let setup = Setup::with(on(model("line_rate = '1GB/s'\nclient_ms = 40")));
-    let second = second_client(&setup);
+    let _second = second_client(&setup);
     let began = Instant::now();
     std::thread::scope(|scope| {
         for _ in 0..4 {
@@ -178,7 +178,16 @@ fn a_second_client_costs_each_operation_until_it_has_gone() {
         }
     });
     assert!(began.elapsed() >= Duration::from_millis(160) - AHEAD);
-    drop(second);
+    setup.assert_written();
+}
+
+#[test]
+fn writes_into_a_slab_go_at_its_rate() {
+    let setup = Setup::with(on(model("line_rate = '1GB/s'\nnear_rate = '8MiB/s'")));
+    let began = Instant::now();
+    assert_eq!(setup.get(&[]).status, 200);
+    let least = Duration::from_millis(375) - AHEAD;
+    assert!(began.elapsed() >= least, "{:?}", began.elapsed());
     setup.assert_written();
 }
 

@@ -245,9 +245,11 @@ fn an_owner_that_goes_ends_the_windows_of_its_peers() {
         timeout: LONG,
     });
     let window = peer.window(&token).unwrap();
+    assert_eq!((peer.stats().owners, peer.stats().connected), (1, 1));
     drop(owner);
     until("the mapping is dropped", || window.is_revoked());
     assert_eq!(peer.stats().mappings, 0);
+    assert_eq!((peer.stats().owners, peer.stats().connected), (1, 0));
     until("the connection is forgotten", || {
         matches!(peer.window(&token), Err(PeerError::NoSuchOwner { .. }))
     });
