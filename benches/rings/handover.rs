@@ -9,9 +9,9 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recv, recvmsg, send, sendmsg,
 };
 
-/// What a queue and a raw pair of eventfds consist of: the client's region, the service's, the bell, the eventfd to
-/// the service, the one to the client.
-pub const HANDED_OVER: usize = 5;
+/// What a queue and a raw pair of eventfds consist of: the client's region, the service's, the bell that the client
+/// hears, the one that it rings, the eventfd to the service, the one to the client.
+pub const HANDED_OVER: usize = 6;
 
 /// Sends descriptors.
 pub fn give(to: impl AsFd, fds: [BorrowedFd<'_>; HANDED_OVER]) {

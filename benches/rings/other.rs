@@ -54,11 +54,11 @@ impl Other {
         let child = spawn(&mut program, processors.map(|[_, service]| service));
         let child = child.expect("another process");
         pin(processors.map(|[client, _]| client));
-        let [client, service, bell, there, back] = take(&control);
+        let [client, service, heard, rung, there, back] = take(&control);
         Self {
             child,
             control,
-            queue: Asking::new(&client, &service, bell),
+            queue: Asking::new(&client, &service, heard, rung),
             eventfd: Ping { there, back },
         }
     }
@@ -98,10 +98,11 @@ impl Drop for Other {
 pub fn run() {
     let control = std::io::stdin();
     let runtime = runtime();
-    let (mut queue, client, service, bell) = Answering::create();
+    let (mut queue, [client, service, heard, rung]) = Answering::create();
     let mut eventfd = Pong::create();
     let (there, back) = eventfd.fds();
-    let fds = [client.as_fd(), service.as_fd(), bell.as_fd(), there, back];
+    let own = [&client, &service, &heard, &rung].map(AsFd::as_fd);
+    let fds = [own[0], own[1], own[2], own[3], there, back];
     give(&control, fds);
     while let Some(order) = hear(&control) {
         let words: Vec<&str> = order.split(' ').collect();

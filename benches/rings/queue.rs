@@ -5,7 +5,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use s3engine_ring::{Bell, Client, Layout, Outcome, Service, SharedQueue, SocketBell, Taken};
+use s3engine_ring::{
+    Bell, Client, EventBell, Layout, Outcome, Service, SharedQueue, SocketBell, Taken,
+};
 use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 
@@ -25,16 +27,18 @@ fn layout() -> Layout {
 /// The client's end.
 pub struct Asking {
     client: Client,
-    bell: SocketBell,
+    heard: SocketBell,
+    rung: EventBell,
 }
 
 impl Asking {
     /// Maps what the service has sent.
-    pub fn new(client: &OwnedFd, service: &OwnedFd, bell: OwnedFd) -> Self {
+    pub fn new(client: &OwnedFd, service: &OwnedFd, heard: OwnedFd, rung: OwnedFd) -> Self {
         let client = Client::import(layout(), client.as_fd(), service.as_fd());
         Self {
             client: client.expect("the regions of a queue"),
-            bell: SocketBell::from_fd(bell),
+            heard: SocketBell::from_fd(heard),
+            rung: EventBell::from_fd(rung),
         }
     }
 
@@ -72,7 +76,7 @@ impl Asking {
             self.client.push_nop(n.into()).expect("room");
         }
         if self.client.submit(0) {
-            self.bell.ring().expect("the service is there");
+            self.rung.ring().expect("the service is there");
         }
     }
 
@@ -83,7 +87,7 @@ impl Asking {
         }
         match self.reap() {
             0 => {
-                let ready = self.client.wait(BATCH, BOUND, &self.bell);
+                let ready = self.client.wait(BATCH, BOUND, &self.heard);
                 assert!(ready.expect("an honest service") > 0, "a wake was lost");
                 self.reap()
             }
@@ -106,20 +110,25 @@ impl Asking {
 /// The service's end.
 pub struct Answering {
     service: Service,
-    bell: Arc<SocketBell>,
+    /// What the client hears, and what it rings.
+    back: SocketBell,
+    rung: Arc<EventBell>,
 }
 
 impl Answering {
-    /// Makes a queue. Returns what the client gets too: its region, the service's, and its end of the bell.
-    pub fn create() -> (Self, OwnedFd, OwnedFd, OwnedFd) {
+    /// Makes a queue. Returns what the client gets too: its region, the service's, and its ends of both
+    /// bells.
+    pub fn create() -> (Self, [OwnedFd; 4]) {
         let shared = SharedQueue::create(layout()).expect("memory");
         let (near, far) = SocketBell::pair().expect("a socket pair");
         let own = Self {
             service: shared.service,
-            bell: Arc::new(near),
+            back: near,
+            rung: Arc::new(EventBell::new().expect("an eventfd")),
         };
+        let rung = own.rung.share().expect("the same eventfd");
         let (client, service) = (shared.client_region, shared.service_region);
-        (own, client, service, far.into_fd())
+        (own, [client, service, far.into_fd(), rung])
     }
 
     /// Answers so many requests.
@@ -144,19 +153,18 @@ impl Answering {
             let now = self.serve();
             served += now;
             if now == 0 && self.service.park(1).expect("an honest client") {
-                self.bell.wait(BOUND).expect("the client is there");
+                self.rung.wait(BOUND).expect("an eventfd");
             }
         }
     }
 
     /// As the engine does: one task that hears the bell and passes it on, one that serves.
     async fn answer_epoll(&mut self, count: u32) {
-        let (bell, rung) = (Arc::clone(&self.bell), Notify::new());
+        let (bell, rung) = (Arc::clone(&self.rung), Notify::new());
         let bell = watched(bell).expect("it can be watched");
         let hears = async {
             loop {
                 bell.readable().await.expect("watched").clear_ready();
-                bell.get_ref().drain().expect("the client is there");
                 rung.notify_one();
             }
         };
@@ -191,7 +199,7 @@ impl Answering {
             served += 1;
         }
         if self.service.publish() {
-            self.bell.ring().expect("the client is there");
+            self.back.ring().expect("the client is there");
         }
         served
     }

@@ -63,8 +63,8 @@ impl Raw {
         Some((serde_json::from_slice(text).unwrap(), fds))
     }
 
-    /// A queue's two regions and its bell.
-    fn queue(&mut self, entries: u32) -> [OwnedFd; 3] {
+    /// A queue's two regions, the bell that the client hears, and the one that it rings.
+    fn queue(&mut self, entries: u32) -> [OwnedFd; 4] {
         self.say(&json!({"id": 1, "ask": {"Queue": {"entries": entries}}}));
         let (answer, fds) = self.hear().unwrap();
         assert_eq!(answer["said"]["Ok"], json!("Queue"), "{answer}");
@@ -175,10 +175,10 @@ fn a_submission_that_no_client_makes_ends_its_session_and_no_other() {
     ];
     for (what, at, bytes, tail) in broken {
         let mut raw = Raw::greeted(&host);
-        let [client_region, _service_region, bell] = raw.queue(8);
+        let [client_region, _service_region, _heard, bell] = raw.queue(8);
         rustix::io::pwrite(&client_region, &bytes, at).unwrap();
         rustix::io::pwrite(&client_region, &tail.to_le_bytes(), 0).unwrap();
-        rustix::net::send(&bell, &[1], SendFlags::NOSIGNAL).unwrap();
+        rustix::io::write(&bell, &1_u64.to_ne_bytes()).unwrap();
         let ended = raw.hear();
         assert!(ended.is_none(), "{what}: {ended:?}");
         assert_serves(&honest);
@@ -189,7 +189,7 @@ fn a_submission_that_no_client_makes_ends_its_session_and_no_other() {
 fn a_reference_out_of_the_arena_or_to_a_slot_of_nobody_is_an_error_of_that_request() {
     let host = ServiceRig::new();
     let mut raw = Raw::greeted(&host);
-    let [client_region, service_region, bell] = raw.queue(8);
+    let [client_region, service_region, _heard, bell] = raw.queue(8);
     let get = |sequence: u32, flags: u16, name_at: u32| {
         let mut sqe = [0u8; 64];
         sqe[0] = 1;
@@ -207,7 +207,7 @@ fn a_reference_out_of_the_arena_or_to_a_slot_of_nobody_is_an_error_of_that_reque
     rustix::io::pwrite(&client_region, &get(0, whole, u32::MAX - 7), 512).unwrap();
     rustix::io::pwrite(&client_region, &get(1, whole, 0), 512 + 64).unwrap();
     rustix::io::pwrite(&client_region, &2u32.to_le_bytes(), 0).unwrap();
-    rustix::net::send(&bell, &[1], SendFlags::NOSIGNAL).unwrap();
+    rustix::io::write(&bell, &1_u64.to_ne_bytes()).unwrap();
     // The completion ring's tail is at 256, its entries at 512; an entry's error at 26.
     wait_until("both have ended", || {
         let mut tail = [0; 4];
@@ -331,9 +331,28 @@ fn a_bell_that_is_rung_without_end_and_never_heard_holds_up_nobody() {
     let host = ServiceRig::new();
     let honest = host.client();
     let mut raw = Raw::greeted(&host);
-    let [_client_region, _service_region, bell] = raw.queue(8);
+    let [_client_region, _service_region, heard, bell] = raw.queue(8);
     for _ in 0..20_000 {
-        let _ = rustix::net::send(&bell, &[1; 100], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+        rustix::io::write(&bell, &1_u64.to_ne_bytes()).unwrap();
+        // The one that it should only hear.
+        let _ = rustix::net::send(&heard, &[1; 100], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
     }
+    assert_serves(&honest);
+}
+
+#[test]
+fn a_bell_that_is_full_empty_or_made_to_block_holds_up_nobody() {
+    let host = ServiceRig::new();
+    let honest = host.client();
+    let mut raw = Raw::greeted(&host);
+    let [_client_region, _service_region, _heard, bell] = raw.queue(8);
+    // Shared with the service: now who reads or writes it waits.
+    rustix::io::ioctl_fionbio(&bell, false).unwrap();
+    assert_serves(&honest);
+    rustix::io::write(&bell, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+    assert_serves(&honest);
+    rustix::io::read(&bell, &mut [0_u8; 8]).unwrap();
+    assert_serves(&honest);
+    drop(raw);
     assert_serves(&honest);
 }

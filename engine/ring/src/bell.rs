@@ -4,8 +4,8 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::{Errno, read, write};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair,
 };
@@ -21,7 +21,8 @@ pub trait Bell {
 
 /// A bell to another process: one end of a socket pair. An error says that the other end is gone.
 ///
-/// An eventfd would not do: who shares one can make it block, and fill it.
+/// For the way from a service to a client, which must not be able to hold the service up: who shares an eventfd can
+/// make a write to it block, and fill it.
 #[derive(Debug)]
 pub struct SocketBell(OwnedFd);
 
@@ -99,6 +100,68 @@ impl Bell for SocketBell {
     }
 }
 
+/// A bell to another process that costs less: an eventfd.
+///
+/// For the way from a client to a service. Whoever shares it can empty it, fill it and make it block, so the service only
+/// watches it for events (each ring is one, edge-triggered) and neither reads nor writes it.
+#[derive(Debug)]
+pub struct EventBell(OwnedFd);
+
+impl EventBell {
+    /// One that nobody has rung.
+    pub fn new() -> io::Result<EventBell> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        Ok(EventBell(eventfd(0, flags)?))
+    }
+
+    /// One that was received.
+    pub fn from_fd(fd: OwnedFd) -> EventBell {
+        EventBell(fd)
+    }
+
+    /// The same, to be sent to the other process.
+    pub fn share(&self) -> io::Result<OwnedFd> {
+        self.0.try_clone()
+    }
+}
+
+impl AsFd for EventBell {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl AsRawFd for EventBell {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+impl Bell for EventBell {
+    fn ring(&self) -> io::Result<()> {
+        match write(&self.0, &1_u64.to_ne_bytes()) {
+            // Full: it has been rung, however often.
+            Ok(_) | Err(Errno::AGAIN | Errno::INTR) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// For a side that trusts all others that have it.
+    fn wait(&self, timeout: Duration) -> io::Result<()> {
+        let timeout = Timespec::try_from(timeout).ok();
+        let mut fds = [PollFd::new(&self.0, PollFlags::IN)];
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(0) | Err(Errno::INTR) => return Ok(()),
+            Ok(_) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        match read(&self.0, &mut [0_u8; 8]) {
+            Ok(_) | Err(Errno::AGAIN | Errno::INTR) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+}
+
 #[cfg(all(test, not(ring_loom)))]
 mod tests {
     use super::*;
@@ -140,6 +203,22 @@ mod tests {
         }
         drop(far);
         assert!(near.ring().is_err(), "nobody is there");
+    }
+
+    #[test]
+    fn a_counter_that_is_full_keeps_nobody_from_ringing_and_one_wait_hears_all() {
+        let bell = EventBell::new().unwrap();
+        let other = EventBell::from_fd(bell.share().unwrap());
+        write(&other, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+        other.ring().unwrap();
+        let long = Duration::from_secs(60);
+        let began = Instant::now();
+        bell.wait(long).unwrap();
+        assert!(began.elapsed() < long);
+        let short = Duration::from_millis(20);
+        let began = Instant::now();
+        bell.wait(short).unwrap();
+        assert!(began.elapsed() >= short, "nothing is left to hear");
     }
 
     #[test]

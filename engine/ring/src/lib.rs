@@ -59,7 +59,7 @@ mod queue_tests;
 
 pub use abi::*;
 pub use arena::{MAX_ETAG, MAX_KEY, MAX_VERSION, Object, Record, RecordRef, Version};
-pub use bell::{Bell, SocketBell};
+pub use bell::{Bell, EventBell, SocketBell};
 pub use check::{
     CheckedGet, CheckedOp, CheckedSqe, Destination, Limits, Malformed, Meaning, Rejected, check,
 };

@@ -13,7 +13,7 @@ use event_listener::{Event, Listener};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use s3engine_pool::Process;
-use s3engine_ring::{Client, Layout, SocketBell};
+use s3engine_ring::{Client, EventBell, Layout, SocketBell};
 use s3engine_s3::error::ErrorKind;
 use tokio::sync::oneshot;
 
@@ -255,18 +255,22 @@ impl Connection {
         }
     }
 
-    /// A queue's client half, and its bell.
-    pub(super) fn queue(&self, layout: Layout) -> Result<(Client, SocketBell), ErrorKind> {
+    /// A queue's client half, the bell that it hears, and the one that it rings.
+    pub(super) fn queue(
+        &self,
+        layout: Layout,
+    ) -> Result<(Client, SocketBell, EventBell), ErrorKind> {
         let entries = layout.entries();
         let answered = self.ask_now(Ask::Queue { entries });
         let (said, fds) = answered.map_err(|failure| ErrorKind::Service(text(&failure)))?;
-        let (Said::Queue, Ok([client, service, bell])) = (said, <[OwnedFd; 3]>::try_from(fds))
-        else {
+        let fds = <[OwnedFd; 4]>::try_from(fds);
+        let (Said::Queue, Ok([client, service, heard, rung])) = (said, fds) else {
             return Err(super::nonsense());
         };
         let client = Client::import(layout, client.as_fd(), service.as_fd());
         let client = client.map_err(|error| ErrorKind::Service(error.to_string()))?;
-        Ok((client, SocketBell::from_fd(bell)))
+        let (heard, rung) = (SocketBell::from_fd(heard), EventBell::from_fd(rung));
+        Ok((client, heard, rung))
     }
 }
 

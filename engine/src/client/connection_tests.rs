@@ -161,7 +161,8 @@ fn a_queue_that_comes_too_late_ends_at_once() {
     let shared = SharedQueue::create(layout).unwrap();
     let (near, far) = SocketBell::pair().unwrap();
     let regions = [shared.client_region, shared.service_region];
-    let fds: Vec<_> = regions.into_iter().chain([far.into_fd()]).collect();
+    let rung = EventBell::new().unwrap().share().unwrap();
+    let fds: Vec<_> = regions.into_iter().chain([far.into_fd(), rung]).collect();
     fake.answer(id, Said::Queue, &fds);
     drop(fds);
     let ended = near.wait(LONG);

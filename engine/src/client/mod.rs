@@ -239,8 +239,8 @@ impl Home for Connected {
     fn attach(self: Arc<Self>, layout: Layout) -> Result<(Client, Box<dyn Far>), ErrorKind> {
         self.connection()?;
         let holdings = self.memory.present();
-        let (client, bell) = holdings.connection.queue(layout)?;
-        let far = There::new(holdings, self.pool.clone(), bell);
+        let (client, heard, rung) = holdings.connection.queue(layout)?;
+        let far = There::new(holdings, self.pool.clone(), heard, rung);
         Ok((client, Box::new(far)))
     }
 

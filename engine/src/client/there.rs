@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use s3engine_pool::{Buffer, GiveBack, Pool, SlotId};
-use s3engine_ring::{Bell, Detail, SocketBell};
+use s3engine_ring::{Bell, Detail, EventBell, SocketBell};
 use s3engine_s3::error::ErrorKind;
 
 use super::memory::Holdings;
@@ -19,18 +19,26 @@ const ALIGN: u64 = 4096;
 pub(super) struct There {
     holdings: Arc<Holdings>,
     pool: Pool,
-    bell: Arc<SocketBell>,
+    /// What this end hears, and what it rings.
+    heard: Arc<SocketBell>,
+    rung: EventBell,
     /// Alignment of what was handed over and has not come back.
     given: HashMap<SlotId, u64>,
     lost: Cell<bool>,
 }
 
 impl There {
-    pub(super) fn new(holdings: Arc<Holdings>, pool: Pool, bell: SocketBell) -> Self {
+    pub(super) fn new(
+        holdings: Arc<Holdings>,
+        pool: Pool,
+        heard: SocketBell,
+        rung: EventBell,
+    ) -> Self {
         Self {
             holdings,
             pool,
-            bell: Arc::new(bell),
+            heard: Arc::new(heard),
+            rung,
             given: HashMap::new(),
             lost: Cell::new(false),
         }
@@ -68,13 +76,13 @@ impl Far for There {
     }
 
     fn ring(&self) {
-        if self.bell.ring().is_err() {
+        if self.rung.ring().is_err() {
             self.lost.set(true);
         }
     }
 
     fn wait(&self, timeout: Duration) {
-        if self.bell.wait(timeout).is_err() {
+        if self.heard.wait(timeout).is_err() {
             self.lost.set(true);
         }
     }
@@ -84,7 +92,7 @@ impl Far for There {
     }
 
     fn waits_on(&self) -> Option<Arc<SocketBell>> {
-        Some(Arc::clone(&self.bell))
+        Some(Arc::clone(&self.heard))
     }
 
     fn close(&mut self) {

@@ -10,8 +10,8 @@ use super::counted::{Counted, Full};
 /// Of a client: its socket, its process, its first queue, its first slab.
 pub(super) const OF_CLIENT: u64 = 2 + OF_QUEUE + OF_SLAB;
 
-/// A bell; and, on their way to the client, the bell's other end and two regions.
-pub(super) const OF_QUEUE: u64 = 4;
+/// Two bells; and, on their way to the client, the other ends of both and two regions.
+pub(super) const OF_QUEUE: u64 = 6;
 
 /// Its memory; and the same on its way to the client.
 pub(super) const OF_SLAB: u64 = 2;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use s3engine_pool::{Memory, PoolError, SlabId};
-use s3engine_ring::{Bell, Layout, SharedQueue, SocketBell};
+use s3engine_ring::{Bell, EventBell, Layout, SharedQueue, SocketBell};
 use s3engine_s3::error::{Error, ErrorKind};
 use s3engine_s3::list::ListQuery;
 use s3engine_s3::object::ObjectInfo;
@@ -228,6 +228,8 @@ impl Session {
         })?;
         let shared = SharedQueue::create(layout).map_err(|error| refused(error.to_string()))?;
         let (near, far) = SocketBell::pair().map_err(|error| refused(error.to_string()))?;
+        let rung = EventBell::new().map_err(|error| refused(error.to_string()))?;
+        let to_ring = rung.share().map_err(|error| refused(error.to_string()))?;
         let near = Arc::new(near);
         let bell = Arc::clone(&near) as Arc<dyn Bell + Send + Sync>;
         let link = Link::new(Arc::clone(&self.facts.leases), bell);
@@ -248,13 +250,17 @@ impl Session {
                     served = served.run(lane) => if let Err(broken) = served {
                         facts.end(&broken.to_string());
                     },
-                    () = hear_bell(near, link) => closed.cancel(),
+                    () = hear_bell(rung, near, link) => closed.cancel(),
                 }
                 facts.queues.fetch_sub(1, Ordering::Relaxed);
                 drop((bytes, files));
             })
         }));
-        let fds = vec![shared.client_region, shared.service_region, far.into_fd()];
+        let regions = [shared.client_region, shared.service_region];
+        let fds = regions
+            .into_iter()
+            .chain([far.into_fd(), to_ring])
+            .collect();
         Ok((Said::Queue, fds))
     }
 }
