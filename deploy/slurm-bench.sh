@@ -20,4 +20,4 @@ srun --ntasks-per-node=1 --cpus-per-task="$SLURM_CPUS_ON_NODE" --cpu-bind=none b
   file=$1/$SLURMD_NODENAME.json; start=$2; shift 2
   exec s3engine bench scale --endpoint "$AWS_ENDPOINT_URL" --start-at "$start" --json "$file" "$@"' _ "$folder" "$start" "$@"
 
-s3engine bench merge "$folder"/*.json
+s3engine bench merge "$folder"/*.json -o "$folder/all.json" --html "$folder/all.html"

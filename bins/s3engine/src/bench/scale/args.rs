@@ -12,6 +12,7 @@ use crate::exit::Failure;
 use crate::size::Size;
 use crate::span::Span;
 
+use super::measure::unix_now;
 use super::run::{Mode, Register};
 
 pub(crate) const HELP: &str = "\
@@ -156,6 +157,9 @@ pub(crate) struct ScaleArgs {
     pub(crate) common: Common,
 }
 
+/// In seconds.
+const DAY: f64 = 86_400.0;
+
 /// Which GPU each process has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Gpus {
@@ -217,11 +221,22 @@ impl ScaleArgs {
         if settings.endpoint.is_some() && (self.model != "none" || self.faults.is_some()) {
             return usage("--model and --faults are the simulator's: leave --endpoint out".into());
         }
+        if let Err(error) = s3sim::Model::load(&self.model) {
+            return usage(format!("--model: {error}"));
+        }
         if self.slot.is_some() && self.start_at.is_none() {
             return usage("--slot needs --start-at".into());
         }
-        if self.start_at.is_some_and(|at| !at.is_finite() || at < 0.0) {
-            return usage("--start-at: seconds since 1970, such as $(date +%s -d '+1 min')".into());
+        match self.start_at.map(|at| at - unix_now()) {
+            None | Some(0.0..=DAY) => {}
+            Some(ahead) if (-DAY..0.0).contains(&ahead) => {
+                return usage(format!("--start-at: that was {:.0} s ago", -ahead));
+            }
+            Some(_) => {
+                let text =
+                    "--start-at: seconds since 1970, within a day, such as $(date +%s -d '+1 min')";
+                return usage(text.into());
+            }
         }
         Ok(())
     }

@@ -127,7 +127,7 @@ fn counters(page: &str) -> Result<Counters, String> {
     })
 }
 
-/// Labels and value of each sample of a metric.
+/// Labels and value of each sample of a metric that is a number.
 fn samples<'a>(page: &'a str, name: &'a str) -> impl Iterator<Item = (&'a str, f64)> {
     page.lines().filter_map(move |line| {
         let rest = line.strip_prefix(name)?;
@@ -135,8 +135,8 @@ fn samples<'a>(page: &'a str, name: &'a str) -> impl Iterator<Item = (&'a str, f
             Some(labelled) => labelled.rsplit_once('}')?,
             None => ("", rest.strip_prefix(' ')?),
         };
-        let value = rest.split_whitespace().next()?.parse().ok()?;
-        Some((labels, value))
+        let value: f64 = rest.split_whitespace().next()?.parse().ok()?;
+        value.is_finite().then_some((labels, value))
     })
 }
 
@@ -172,6 +172,17 @@ s3sim_model_line_rate_bytes_per_second 8e8
     fn a_page_without_the_counters_says_which_one_is_missing() {
         let why = counters("minio_api_rdma_read_bytes_total 1").unwrap_err();
         assert_eq!(why, "it has no minio_api_rdma_read_ops_total");
+    }
+
+    #[test]
+    fn what_is_no_number_is_not_counted() {
+        let page = PAGE
+            .replace("8e8", "+Inf")
+            .replace("_total 2", "_total NaN");
+        let why = counters(&page).unwrap_err();
+        assert_eq!(why, "it has no minio_api_rdma_read_ops_total");
+        let read = counters(&PAGE.replace("8e8", "+Inf")).unwrap();
+        assert_eq!(read.line_rate, None);
     }
 
     #[test]

@@ -61,7 +61,8 @@ fn devices(folder: &Path) -> Vec<Device> {
             let rate = rate
                 .split_whitespace()
                 .next()
-                .and_then(|rate| rate.parse().ok());
+                .and_then(|rate| rate.parse().ok())
+                .filter(|rate: &f64| rate.is_finite() && *rate > 0.0);
             if let (true, Some(gbit_per_s), Ok(port)) =
                 (state.contains("ACTIVE"), rate, port.parse())
             {
@@ -88,6 +89,7 @@ mod tests {
             ("mlx5_0", "1", "4: ACTIVE\n", "2.5 Gb/sec (1X SDR)\n"),
             ("mlx5_2", "1", "1: DOWN\n", "400 Gb/sec (4X NDR)\n"),
             ("mlx5_3", "1", "4: ACTIVE\n", "nonsense\n"),
+            ("mlx5_4", "1", "4: ACTIVE\n", "inf Gb/sec\n"),
         ] {
             let port = folder.path().join(name).join("ports").join(port);
             fs::create_dir_all(&port).unwrap();

@@ -110,7 +110,7 @@ pub(crate) struct Load<'a> {
     queue: Queue,
     buffers: Vec<Buffer>,
     seen: Seen,
-    /// How long small GETs take, while they are made.
+    /// How long small GETs take from the registration of their memory on, while they are made.
     probed: Option<Histogram<u64>>,
     /// Failures since the last success.
     failures: u32,
@@ -155,6 +155,8 @@ impl<'a> Load<'a> {
             let _ = steps.send(self.probe());
         }
         self.shared.until(Phase::WarmUp);
+        // Nothing is under way: the server's counters were read.
+        (self.seen.count.all_bytes, self.seen.count.all_rdma_bytes) = (0, 0);
         let mut stopped = None;
         loop {
             if self.shared.phase() == Phase::Stop {
@@ -246,7 +248,9 @@ impl<'a> Load<'a> {
                 self.failures += 1;
             }
             if let (Some(probed), true) = (&mut self.probed, completion.is_ok()) {
-                record(probed, completion.stages().done);
+                let stages = completion.stages();
+                let before = stages.registered.or(stages.queued).unwrap_or_default();
+                record(probed, stages.done.saturating_sub(before));
             }
             if in_window && completion.is_ok() {
                 self.shared
@@ -307,9 +311,8 @@ impl Seen {
     /// Counts a completion. Returns whether it was a success.
     fn add(&mut self, completion: &Completion, in_window: bool) -> bool {
         let bytes = completion.bytes_by_path();
-        self.count.rdma_bytes_ever += bytes.rdma;
-        self.count.rdma_ops_ever += u64::from(bytes.rdma > 0);
-        self.count.bytes_ever += bytes.total();
+        self.count.all_bytes += bytes.total();
+        self.count.all_rdma_bytes += bytes.rdma;
         if let Some(error) = completion.error() {
             self.fail(error.to_string());
             return false;

@@ -6,6 +6,7 @@
 //!   ├─ Prepare ───────────────────>│ engines, memory, each buffer filled once
 //!   │<─────────────────────── Ready│  (start ends)
 //!   ├─ Probe ─────────────────────>│ small GETs
+//!   │                              │  (barrier; the server's counters are read)
 //!   ├─ Go ────────────────────────>│ reading; nothing counts yet
 //!   ├─ Count ─────────────────────>│ (window begins)
 //!   │<───────────── Sample, Sample,│ until stable, or long enough
@@ -53,7 +54,7 @@ pub(crate) struct Measured {
     pub(crate) fabric: Result<String, String>,
     /// The share of all processors that was busy in the window.
     pub(crate) host_busy: f64,
-    /// What the server counted from before the first GET to after the last one, or why that is not known.
+    /// What the server counted from the barrier to after the last GET, or why that is not known.
     pub(crate) server: Option<Result<Counters, String>>,
 }
 
@@ -69,7 +70,6 @@ impl Bench<'_> {
     /// Measures a row, the `nth` of all.
     pub(crate) fn measure(&self, case: &Case, nth: usize) -> Result<Measured, Failure> {
         self.progress.doing(case, "starting");
-        let before = self.server.counters();
         let began = Instant::now();
         let site = self.server.site(self.args, case, nth);
         let mut host = match site.socket {
@@ -90,6 +90,7 @@ impl Bench<'_> {
             Word::Probed(times) => Some(times),
             _ => None,
         })?;
+        let before = self.server.counters();
         self.wait_for_slot(nth)?;
         let window = self.window(case, &mut crew, host.as_mut())?;
         let ends = |word| match word {

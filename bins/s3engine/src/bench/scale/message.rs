@@ -109,9 +109,9 @@ pub(crate) struct Count {
     /// In the worker's whole life.
     pub(crate) failed: u64,
     pub(crate) first_error: Option<String>,
-    pub(crate) rdma_bytes_ever: u64,
-    pub(crate) rdma_ops_ever: u64,
-    pub(crate) bytes_ever: u64,
+    /// From the barrier to the end of the last GET, failed ones included: what the server counts meanwhile.
+    pub(crate) all_bytes: u64,
+    pub(crate) all_rdma_bytes: u64,
     /// Of an engine of its own.
     pub(crate) registrations: Registrations,
 }
@@ -137,9 +137,8 @@ impl Count {
         }
         self.failed += other.failed;
         self.first_error = self.first_error.take().or(other.first_error);
-        self.rdma_bytes_ever += other.rdma_bytes_ever;
-        self.rdma_ops_ever += other.rdma_ops_ever;
-        self.bytes_ever += other.bytes_ever;
+        self.all_bytes += other.all_bytes;
+        self.all_rdma_bytes += other.all_rdma_bytes;
         self.registrations.add(other.registrations);
     }
 }

@@ -76,6 +76,9 @@ pub(crate) fn run(
     let watch = Watch::new(interrupt, server.simulator.as_ref());
     let mut report = begin(args, settings, host);
     out.say(&introduction(args, &server, &report.hosts[0]))?;
+    if let Some(why) = &server.untold {
+        out.note(&format!("the server's counters are not known: {why}"))?;
+    }
     let ended = rows(args, &server, watch, &out, &mut report);
     report.interrupted = matches!(ended, Err(Failure::Interrupted(_)))
         || report
@@ -194,7 +197,6 @@ fn lost(case: &cases::Case, args: &ScaleArgs, server: &Server, host: &Host, why:
         server: None,
     };
     Run {
-        failed: 1,
         first_error: Some(why),
         ..assemble::run(case, args, server, host, &nothing)
     }
@@ -310,6 +312,17 @@ fn rfc3339(unix: f64) -> String {
 
 /// The first error of the first run that had any, and how many there were in all.
 fn failures(runs: &[Run]) -> Result<(), Failure> {
+    let lost = || runs.iter().filter(|run| run.stopped == Stopped::WorkerLost);
+    if let Some(first) = lost().next() {
+        return Err(Failure::WorkerLost(format!(
+            "{} of {} rows lost a worker, the first one ({} {}) so: {}",
+            lost().count(),
+            runs.len(),
+            first.mode,
+            figures::row(first),
+            first.first_error.as_deref().unwrap_or("not known")
+        )));
+    }
     let failed: u64 = runs.iter().map(|run| run.failed).sum();
     match runs.iter().find_map(|run| run.first_error.as_ref()) {
         None => Ok(()),

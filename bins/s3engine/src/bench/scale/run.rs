@@ -209,9 +209,11 @@ pub(crate) struct Run {
     pub(crate) scale: Option<f64>,
     /// The share of bytes by RDMA, as completions say.
     pub(crate) rdma_share: Option<f64>,
-    /// The same as the server counted it.
+    /// The same as the server counted it, from before the first GET of the warm-up to after the last one.
     pub(crate) rdma_share_server: Option<f64>,
     pub(crate) rdma_bytes_server: Option<u64>,
+    /// In the same time, as completions say.
+    pub(crate) rdma_bytes_client: u64,
     pub(crate) rdma_ops_server: Option<u64>,
     /// Whether the server counted other bytes than completions say, though nobody else read from it.
     pub(crate) share_differs: bool,

@@ -93,6 +93,7 @@ pub(crate) fn run(world: World, mode: Mode, processes: usize, object_size: u64) 
         rdma_share: Some(1.0),
         rdma_share_server: Some(1.0),
         rdma_bytes_server: Some(ops * object_size),
+        rdma_bytes_client: ops * object_size,
         rdma_ops_server: Some(ops),
         share_differs: false,
         rdma_clients_server: Some(clients as u64),

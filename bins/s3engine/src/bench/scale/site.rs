@@ -32,6 +32,8 @@ pub(crate) struct Server {
     /// What the way to it carries in a second, in 10^9 bytes, if a flag or a model says so.
     pub(crate) line_rate: Option<f64>,
     pub(crate) model: Option<String>,
+    /// Why the server's counters are not known, where they were asked for.
+    pub(crate) untold: Option<String>,
     /// For sockets of host services, and what the loopback fabric needs.
     folder: TempDir,
 }
@@ -88,12 +90,22 @@ impl Server {
             metrics,
             line_rate: args.line_rate.map(|Size(bytes)| bytes as f64 / 1e9),
             model: None,
+            untold: None,
             folder,
         };
-        if let Some(told) = server.counters() {
-            let told = told.map_err(Failure::Other)?;
-            server.model = told.model;
-            server.line_rate = server.line_rate.or(told.line_rate.map(|rate| rate / 1e9));
+        match (server.counters(), &server.simulator) {
+            (None, _) => {}
+            (Some(Ok(told)), _) => {
+                server.model = told.model;
+                server.line_rate = server.line_rate.or(told.line_rate.map(|rate| rate / 1e9));
+            }
+            // Without its model and its line rate its rows would say less than they must.
+            (Some(Err(why)), Some(_)) => return Err(Failure::Other(why)),
+            (Some(Err(why)), None) => {
+                // Asked for each row, it would keep each of them waiting.
+                server.metrics.clear();
+                server.untold = Some(why);
+            }
         }
         Ok(server)
     }

@@ -48,6 +48,7 @@ pub(crate) fn sum(parts: &[&Run]) -> Run {
         // Each host saw the server's counters count all hosts: to add them up would count bytes several times.
         rdma_share_server: None,
         rdma_bytes_server: None,
+        rdma_bytes_client: whole(parts, |run| run.rdma_bytes_client),
         rdma_ops_server: None,
         share_differs: false,
         rdma_clients_server: parts.iter().filter_map(|run| run.rdma_clients_server).max(),
