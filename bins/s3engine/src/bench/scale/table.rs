@@ -8,8 +8,9 @@ use super::figures;
 use super::run::{Run, Stopped, Verdict};
 
 /// Columns: heading, width, whether texts begin at the left.
-const COLUMNS: [(&str, usize, bool); 15] = [
+const COLUMNS: [(&str, usize, bool); 16] = [
     ("mode", 11, true),
+    ("policy", 12, true),
     ("procs x thr", 11, false),
     ("size", 8, false),
     ("GB/s", 6, false),
@@ -47,6 +48,7 @@ pub(crate) fn row(run: &Run) -> String {
     };
     line(&[
         run.mode.to_string(),
+        run.policy.clone(),
         format!("{} x {}", run.processes, run.threads),
         Size(run.object_size).to_string(),
         format!("{:.2}", run.gb_per_s),
