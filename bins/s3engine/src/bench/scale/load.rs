@@ -15,8 +15,10 @@ use super::run::Register;
 /// Bytes of a small GET: enough to go by RDMA where that is wanted, too few to take time by themselves.
 pub(crate) const PROBE: u64 = 64 << 10;
 
-/// Rounds of small GETs of each thread, as many at once as it has in flight.
+/// Rounds of small GETs of each thread, as many at once as it has in flight: at most so many, and after the first none
+/// that begins later than that. Where each waits for a timeout, few say as much.
 const PROBES: usize = 16;
+const PROBING: Duration = Duration::from_secs(2);
 
 /// How long GETs may go on after the window.
 const DRAIN: Duration = Duration::from_secs(120);
@@ -190,7 +192,11 @@ impl<'a> Load<'a> {
 
     fn probe(&mut self) -> Result<(), String> {
         self.probed = Some(times());
-        for _ in 0..PROBES {
+        let began = Instant::now();
+        for round in 0..PROBES {
+            if round > 0 && began.elapsed() > PROBING {
+                break;
+            }
             self.refill(Some(PROBE.min(self.task.size)));
             self.drain()?;
         }
