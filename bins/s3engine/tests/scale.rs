@@ -10,30 +10,21 @@ use std::path::Path;
 use std::process::Command;
 
 use rustix::process::{Pid, Signal, kill_process};
-use s3sim::SimOptions;
+use s3sim::{Action, Rule, SimOptions};
 use serde_json::Value;
+use support::processes::{descendants, runs};
 use support::{Ran, World, bare, eventually, run};
 use tempfile::TempDir;
 
 /// One short row, unless a test says more.
-const SHORT: [&str; 10] = [
-    "--procs",
-    "1",
-    "--size",
-    "64KiB",
-    "--duration",
-    "300ms",
-    "--warmup",
-    "50ms",
-    "--objects",
-    "4",
-];
+const SHORT: &str = "--procs 1 --size 64KiB --duration 300ms --warmup 50ms --objects 4";
 
+/// The short row's flags, but for those that a test gives itself.
 fn args<'a>(more: &[&'a str]) -> Vec<&'a str> {
-    // What is given twice counts as it is given last.
     let mut args = vec!["bench", "scale"];
+    let short: Vec<_> = SHORT.split(' ').collect();
     let given = |flag: &str| more.contains(&flag);
-    for pair in SHORT.chunks(2).filter(|pair| !given(pair[0])) {
+    for pair in short.chunks(2).filter(|pair| !given(pair[0])) {
         args.extend(pair);
     }
     args.extend(more);
@@ -166,38 +157,6 @@ fn what_each_client_costs_the_server_holds_back_processes_and_not_clients_of_one
     assert_ne!(verdicts[1]["cause"], "per-client-cost", "{verdicts}");
 }
 
-/// Processes that a process started, and whom they started.
-fn descendants(id: u32) -> Vec<i32> {
-    let mut all = Vec::new();
-    let mut next = vec![id as i32];
-    while let Some(id) = next.pop() {
-        let tasks = fs::read_dir(format!("/proc/{id}/task"))
-            .into_iter()
-            .flatten()
-            .flatten();
-        for task in tasks {
-            let children = fs::read_to_string(task.path().join("children")).unwrap_or_default();
-            next.extend(
-                children
-                    .split_whitespace()
-                    .map(|id| id.parse::<i32>().unwrap()),
-            );
-        }
-        all.push(id);
-    }
-    all.retain(|&child| child != id as i32);
-    all
-}
-
-/// Whether it runs: one that nobody has waited for does not.
-fn runs(id: i32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
-    let state = stat
-        .rsplit_once(") ")
-        .map(|(_, rest)| rest.starts_with(['Z', 'X']));
-    state == Some(false)
-}
-
 fn kill(id: u32, signal: Signal) {
     kill_process(Pid::from_raw(id as i32).unwrap(), signal).unwrap();
 }
@@ -271,6 +230,45 @@ fn a_signal_ends_it_with_what_was_measured_until_then() {
     assert!((1..32).contains(&rows(&report).len()), "{report}");
     let page = fs::read_to_string(folder.path().join("b.html")).unwrap();
     assert!(page.contains("\"interrupted\":true"));
+}
+
+#[test]
+fn a_row_in_its_window_is_told_as_far_as_it_came() {
+    // Operations that are too few for a stable window, for as long as a test may take.
+    let world = World::with(SimOptions {
+        faults: vec![Rule::new(Action::AnswerLate { ms: 300 })],
+        ..SimOptions::default()
+    });
+    let more = [
+        "--fabric",
+        "loopback",
+        "--mode",
+        "shared",
+        "--duration",
+        "10m",
+        "--server-metrics",
+        &world.sim.url(),
+        "--json",
+        "b.json",
+    ];
+    let child = support::spawn(world.command(&args(&more)));
+    // Preparation and small GETs are fewer.
+    eventually("the window", || world.sim.counters().requests >= 45);
+    kill(child.id(), Signal::INT);
+    let ran = Ran::from(child.wait_with_output().unwrap());
+    assert_eq!(ran.code, Some(130), "{}", ran.stderr);
+    let stdout = String::from_utf8(ran.stdout).unwrap();
+    assert!(stdout.contains("  cut\n"), "{stdout}");
+    let report = read(&world.out().join("b.json"));
+    let [row] = &rows(&report)[..] else {
+        panic!("{report}");
+    };
+    assert_eq!(row["stopped"], "interrupted");
+    assert!(
+        number(row, "ops") > 0.0 && number(row, "cpu_s_per_gib") > 0.0,
+        "{row}"
+    );
+    assert!(row["rdma_bytes_server"].is_null(), "{row}");
 }
 
 /// Reads until the first row of the table.

@@ -13,7 +13,8 @@ const MOMENT: Duration = Duration::from_millis(500);
 /// Asked again and again while something is measured.
 #[derive(Clone, Copy)]
 pub(crate) struct Watch<'a> {
-    interrupt: &'a Interrupt,
+    /// None: signals are seen to already.
+    interrupt: Option<&'a Interrupt>,
     simulator: Option<&'a Simulator>,
 }
 
@@ -21,14 +22,22 @@ impl<'a> Watch<'a> {
     /// Watches for signals, and the simulator where there is one.
     pub(crate) fn new(interrupt: &'a Interrupt, simulator: Option<&'a Simulator>) -> Self {
         Self {
-            interrupt,
+            interrupt: Some(interrupt),
             simulator,
+        }
+    }
+
+    /// Lets a signal pass that is being seen to.
+    pub(crate) fn without_signals(self) -> Self {
+        Self {
+            interrupt: None,
+            ..self
         }
     }
 
     /// The error that ends it now, if any.
     pub(crate) fn check(&self) -> Result<(), Failure> {
-        if let Some(signal) = self.interrupt.signal() {
+        if let Some(signal) = self.interrupt.and_then(Interrupt::signal) {
             return Err(Failure::Interrupted(signal));
         }
         match self.simulator.and_then(Simulator::end) {

@@ -2,6 +2,7 @@
 #![allow(dead_code, missing_docs)]
 
 pub mod host;
+pub mod processes;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -51,6 +51,11 @@ impl<'a> Crew<'a> {
         })
     }
 
+    /// From here on a signal does not end what is asked of them: it is being seen to.
+    pub(crate) fn without_signals(&mut self) {
+        self.watch = self.watch.without_signals();
+    }
+
     /// Tells each of them something.
     pub(crate) fn tell(&mut self, order: impl Fn(usize) -> Order) -> Result<(), Failure> {
         for (nth, worker) in self.workers.iter_mut().enumerate() {

@@ -37,6 +37,8 @@ pub(crate) enum Phase {
     WarmUp,
     Window,
     Stop,
+    /// As `Stop`, and what is under way is given up.
+    Cut,
 }
 
 /// What the threads of a worker share.
@@ -54,14 +56,15 @@ pub(crate) struct Shared {
 
 impl Shared {
     fn phase(&self) -> Phase {
-        const ALL: [Phase; 5] = [
+        const ALL: [Phase; 6] = [
             Phase::Prepare,
             Phase::Probe,
             Phase::WarmUp,
             Phase::Window,
             Phase::Stop,
+            Phase::Cut,
         ];
-        ALL[usize::from(self.phase.load(Ordering::Acquire)).min(4)]
+        ALL[usize::from(self.phase.load(Ordering::Acquire)).min(5)]
     }
 
     pub(crate) fn begin(&self, phase: Phase) {
@@ -161,10 +164,11 @@ impl<'a> Load<'a> {
         (self.seen.count.all_bytes, self.seen.count.all_rdma_bytes) = (0, 0);
         let mut stopped = None;
         loop {
-            if self.shared.phase() == Phase::Stop {
-                stopped.get_or_insert_with(Instant::now);
-            } else if self.failures < HOPELESS {
-                self.refill(None);
+            match self.shared.phase() {
+                Phase::Cut => return self.seen.count(),
+                Phase::Stop => drop(stopped.get_or_insert_with(Instant::now)),
+                _ if self.failures < HOPELESS => self.refill(None),
+                _ => {}
             }
             if self.queue.outstanding() == 0 {
                 if stopped.is_some() {

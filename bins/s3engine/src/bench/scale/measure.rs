@@ -39,6 +39,9 @@ const STEP: Duration = Duration::from_secs(300);
 /// How long processes have to end what is under way, and to tell.
 const END: Duration = Duration::from_secs(150);
 
+/// The same after a signal: soon this process has to have ended.
+const SOON: Duration = Duration::from_millis(700);
+
 /// How often the window is judged: as often as workers say what they have moved.
 const BLOCK: Duration = Duration::from_millis(100);
 
@@ -97,8 +100,11 @@ impl Bench<'_> {
             Word::Done(count) => Some(*count),
             _ => None,
         };
-        let counts = crew.answers("end", END, ends)?;
-        let after = self.server.counters();
+        let counts = crew.answers("end", window.patience(), ends);
+        let counts = counts.or_else(|failure| self.watch.check().and(Err(failure)))?;
+        // Of what was given up the server may have counted some.
+        let whole = window.stopped != Stopped::Interrupted;
+        let after = whole.then(|| self.server.counters()).flatten();
         Ok(Measured {
             stopped: window.stopped,
             start_seconds,
@@ -166,23 +172,29 @@ impl Bench<'_> {
         while let Some(left) = warm.checked_duration_since(Instant::now()) {
             crew.hear(left, "warm up")?;
         }
-        let before = host.as_mut().map(|host| used(host)).transpose()?;
+        let before = host.as_mut().map(|host| used(host, END)).transpose()?;
         let busy = Busy::now();
         crew.tell(|_| Order::Count)?;
         let (stopped, blocks) = self.blocks(case, crew)?;
-        let host_busy = Busy::now().since(&busy);
-        let after = host.as_mut().map(|host| used(host)).transpose();
-        crew.tell(|_| Order::Stop)?;
-        let service = after?.zip(before).map(|(after, before)| Used {
+        let mut window = Window {
+            stopped,
+            blocks,
+            service: None,
+            host_busy: Busy::now().since(&busy),
+        };
+        let cut = stopped == Stopped::Interrupted;
+        if cut {
+            crew.without_signals();
+            host.iter_mut().for_each(|host| host.without_signals());
+        }
+        let patience = window.patience();
+        let after = host.as_mut().map(|host| used(host, patience)).transpose();
+        crew.tell(|_| if cut { Order::Cut } else { Order::Stop })?;
+        window.service = after?.zip(before).map(|(after, before)| Used {
             cpu: after.cpu - before.cpu,
             registrations: after.registrations,
         });
-        Ok(Window {
-            stopped,
-            blocks,
-            service,
-            host_busy,
-        })
+        Ok(window)
     }
 
     /// Collects samples until they are enough.
@@ -226,6 +238,16 @@ struct Window {
     host_busy: f64,
 }
 
+impl Window {
+    /// How long processes have to end it.
+    fn patience(&self) -> Duration {
+        match self.stopped {
+            Stopped::Interrupted => SOON,
+            _ => END,
+        }
+    }
+}
+
 fn fabric_of(word: Word) -> Option<Result<String, String>> {
     match word {
         Word::Ready { fabric } => Some(fabric),
@@ -233,9 +255,9 @@ fn fabric_of(word: Word) -> Option<Result<String, String>> {
     }
 }
 
-fn used(host: &mut Crew<'_>) -> Result<Used, Failure> {
+fn used(host: &mut Crew<'_>, within: Duration) -> Result<Used, Failure> {
     host.tell(|_| Order::Tell)?;
-    let mut used = host.answers("tell what it has used", END, |word| match word {
+    let mut used = host.answers("tell what it has used", within, |word| match word {
         Word::Used(used) => Some(used),
         _ => None,
     })?;

@@ -25,6 +25,8 @@ pub(crate) enum Order {
     Count,
     /// The window is over: end what is under way, and tell.
     Stop,
+    /// The same at once: what is under way is given up.
+    Cut,
     /// To the host service: tell what it has used so far.
     Tell,
 }

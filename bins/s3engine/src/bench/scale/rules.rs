@@ -20,6 +20,8 @@ const START: f64 = 0.5;
 const CONTROL: f64 = 0.4;
 /// Below that an operation is mostly its request on any server; 16 times what the probes read.
 const LARGE: u64 = 1 << 20;
+/// Seconds: as long as any window has to be before it can be stable.
+const CUT: f64 = 1.0;
 /// What is growth and what noise.
 const GROWTH: f64 = 1.5;
 /// Against fewer clients: more than this is growth.
@@ -58,9 +60,13 @@ pub(crate) struct Series<'a> {
 }
 
 impl<'a> Series<'a> {
-    /// The series of one mode. Rows that lack a worker's part are of none.
+    /// The series of one mode. Rows that lack a worker's part, or were cut before they told anything, are of none.
     pub(crate) fn of(runs: &'a [Run], mode: Mode) -> Vec<Self> {
-        let whole = |run: &&Run| run.stopped != Stopped::WorkerLost;
+        let whole = |run: &&Run| match run.stopped {
+            Stopped::WorkerLost => false,
+            Stopped::Interrupted => run.seconds >= CUT,
+            Stopped::Stable | Stopped::Duration => true,
+        };
         let mut all: Vec<Self> = Vec::new();
         for run in runs.iter().filter(whole).filter(|run| run.mode == mode) {
             match all.iter_mut().find(|series| alike(series.runs[0], run)) {

@@ -385,6 +385,16 @@ fn rows_that_broke_are_told_and_not_judged() {
     );
 }
 
+#[test]
+fn a_row_that_was_cut_at_its_begin_is_not_judged() {
+    let mut runs = sweep(HEALTHY, &[8 * MIB]);
+    runs[3] = late(runs[3].clone(), 0.5);
+    runs[3].stopped = Stopped::Interrupted;
+    assert_judged(&runs, Mode::PerProcess, Cause::TimeoutFallback, &["50 %"]);
+    runs[3].seconds = 0.1;
+    assert_judged(&runs, Mode::PerProcess, Cause::LineRate, &[]);
+}
+
 fn any_number() -> impl Strategy<Value = f64> {
     prop_oneof![
         0.0..2.0,

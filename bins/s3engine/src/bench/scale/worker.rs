@@ -137,8 +137,8 @@ fn work(task: &Task, orders: &Receiver<Order>) -> Result<(), String> {
         expect(orders, "Count", |order| matches!(order, Order::Count))?;
         let (began, cpu) = (Instant::now(), cpu_seconds());
         shared.begin(load::Phase::Window);
-        tell_samples(orders, &shared)?;
-        shared.begin(load::Phase::Stop);
+        let end = tell_samples(orders, &shared)?;
+        shared.begin(end);
         let (seconds, cpu) = (began.elapsed().as_secs_f64(), cpu_seconds() - cpu);
         let mut count = Count {
             seconds,
@@ -157,12 +157,13 @@ fn work(task: &Task, orders: &Receiver<Order>) -> Result<(), String> {
     })
 }
 
-/// Says what is moved until the window ends.
-fn tell_samples(orders: &Receiver<Order>, shared: &Shared) -> Result<(), String> {
+/// Says what is moved until the window ends, and how it does.
+fn tell_samples(orders: &Receiver<Order>, shared: &Shared) -> Result<load::Phase, String> {
     let mut next = Instant::now() + SAMPLE;
     loop {
         match orders.recv_timeout(next.saturating_duration_since(Instant::now())) {
-            Ok(Order::Stop) => return Ok(()),
+            Ok(Order::Stop) => return Ok(load::Phase::Stop),
+            Ok(Order::Cut) => return Ok(load::Phase::Cut),
             Ok(other) => return Err(format!("{other:?} within the window")),
             Err(mpsc::RecvTimeoutError::Timeout) => {
                 next += SAMPLE;
