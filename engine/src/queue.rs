@@ -264,13 +264,14 @@ impl Queue {
         get.opened = get
             .opened
             .filter(|opened| objects.is_some_and(|objects| opened.is_of(objects)));
-        if get
-            .buffer
-            .as_ref()
-            .is_some_and(|buffer| !attached.far.accepts(buffer))
-        {
-            let text = "the buffer is of another engine, or of a host service that has ended";
-            let kind = ErrorKind::Config(text.to_owned());
+        let not_taken = get.buffer.as_ref().filter(|of| !attached.far.accepts(of));
+        if let Some(buffer) = not_taken {
+            let kind = match buffer.is_lost() {
+                true => {
+                    ErrorKind::Service("it has ended or was killed, and the buffer with it".into())
+                }
+                false => ErrorKind::Config("the buffer is of another engine".into()),
+            };
             return self.refuse_for(ticket, get, kind, Some(Reason::StaleBuffer));
         }
         let pushed = match wire::request(&get) {

@@ -186,6 +186,14 @@ impl Buffer {
         }
     }
 
+    /// Whether the process that leased it is gone, and with it the memory's only owner.
+    pub fn is_lost(&self) -> bool {
+        match &self.held {
+            Held::Own(_) => false,
+            Held::Imported(import) => !import.giver().is_alive(),
+        }
+    }
+
     /// The bytes, where this host's processors can read them. Not in a forked child: there the slot is still the
     /// parent's, who may give it to another transfer at any time. Nor when the process that leased it is gone:
     /// what it let others write to its memory is not ended by anybody.

@@ -102,6 +102,41 @@ fn what_faults_leave_to_rdma_is_what_the_server_counts_to_the_byte() {
 }
 
 #[test]
+fn gets_that_bring_less_than_the_object_are_failures_and_no_rate() {
+    // A success without a body: of an object that this server says is empty.
+    let rule = "[[rule]]\naction = { status = { code = 200 } }";
+    let folder = folder_with("faults.toml", rule);
+    let more = [
+        "--faults",
+        "faults.toml",
+        "--rdma",
+        "off",
+        "--mode",
+        "per-process",
+    ];
+    let ran = run(&mut simulated(&folder, &more));
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+    assert!(
+        ran.stderr.contains("a GET brought 0 bytes of 65536"),
+        "{}",
+        ran.stderr
+    );
+}
+
+#[test]
+fn the_policy_of_the_settings_is_that_of_the_rows() {
+    let folder = tempfile::tempdir().unwrap();
+    let ran = run(&mut simulated(&folder, &["--rdma", "off", "--json", "-"]));
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    for row in rows(&ran.json()) {
+        assert_eq!(
+            (&row["policy"], number(row, "rdma_share")),
+            (&"http".into(), 0.0)
+        );
+    }
+}
+
+#[test]
 fn bytes_that_only_the_server_counts_are_flagged() {
     let rule = "[[rule]]\nprobability = 0.3\naction = { wrong-bytes = { delta = 1 } }";
     let folder = folder_with("faults.toml", rule);

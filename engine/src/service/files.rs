@@ -25,11 +25,18 @@ pub(super) fn for_clients(requests: usize) -> Result<Arc<Counted>, (u64, u64)> {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let open = fs::read_dir("/proc/self/fd").map_or(0, Iterator::count) as u64;
     let storage = (requests as u64).saturating_mul(2).min(limit / 2);
-    let others = open + storage + RESERVE;
-    match limit.saturating_sub(others) {
-        left if left < OF_CLIENT => Err((limit, others + OF_CLIENT)),
+    match limit.saturating_sub(open + storage + RESERVE) {
+        left if left < OF_CLIENT => Err((limit, enough(open, requests as u64))),
         left => Ok(Counted::new(left, left)),
     }
+}
+
+/// A limit that one client fits in, with so many files open now. A few more may be by then.
+fn enough(open: u64, requests: u64) -> u64 {
+    const MORE: u64 = 16;
+    let all_but_storage = open + MORE + RESERVE + OF_CLIENT;
+    let storage = requests.saturating_mul(2).min(all_but_storage);
+    all_but_storage.saturating_add(storage)
 }
 
 /// Why a client gets no more.

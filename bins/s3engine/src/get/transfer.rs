@@ -318,7 +318,13 @@ fn kept(completion: Completion) -> Result<Buffer, Failure> {
 fn bytes(buffer: &Buffer, len: u64) -> Result<&[u8], Failure> {
     let len = usize::try_from(len).ok();
     let found = len.and_then(|len| buffer.as_slice()?.get(..len));
-    found.ok_or_else(|| Failure::Other("the buffer cannot be read by this host".into()))
+    found.ok_or_else(|| {
+        let why = match buffer.is_lost() {
+            true => "host service: it has ended or was killed",
+            false => "the buffer cannot be read by this host",
+        };
+        Failure::Other(why.to_owned())
+    })
 }
 
 /// Where two texts of one length differ first, and with which bytes.

@@ -67,13 +67,8 @@ pub(crate) struct ScaleArgs {
     )]
     pub(crate) mode: Vec<Mode>,
 
-    /// Policies: require-rdma, prefer-rdma, http
-    #[arg(
-        long,
-        value_name = "POLICIES",
-        value_delimiter = ',',
-        default_value = "prefer-rdma"
-    )]
+    /// Policies: require-rdma, prefer-rdma, http [default: what --rdma says, else prefer-rdma]
+    #[arg(long, value_name = "POLICIES", value_delimiter = ',')]
     pub(crate) policy: Vec<Policy>,
 
     /// Engines or sessions in each process, which its threads share

@@ -15,16 +15,20 @@ pub(crate) struct Case {
     pub(crate) register: Register,
 }
 
-/// All cases: the processes of one mode, policy and size follow one another, fewest first.
-pub(crate) fn cases(args: &ScaleArgs) -> Vec<Case> {
+/// All cases, of `policy` where the flags name none: the processes of one mode, policy and size follow one another, fewest first.
+pub(crate) fn cases(args: &ScaleArgs, policy: Policy) -> Vec<Case> {
     let (mut procs, mut sizes) = (args.procs.clone(), args.size.clone());
     procs.sort_unstable();
     procs.dedup();
     sizes.sort_unstable();
     sizes.dedup();
+    let policies = match &args.policy[..] {
+        [] => vec![policy],
+        chosen => in_order(chosen),
+    };
     let mut cases = Vec::new();
     for mode in in_order(&args.mode) {
-        for policy in in_order(&args.policy) {
+        for &policy in &policies {
             for size in &sizes {
                 cases.extend(procs.iter().map(|&processes| Case {
                     mode,
@@ -67,7 +71,16 @@ mod tests {
 
     fn of(flags: &[&str]) -> Vec<Case> {
         let line = [&["scale"], flags].concat();
-        cases(&Line::try_parse_from(line).unwrap().args)
+        cases(&Line::try_parse_from(line).unwrap().args, Policy::Http)
+    }
+
+    #[test]
+    fn the_policy_of_the_settings_counts_where_the_flags_name_none() {
+        let of = |flags: &[&str]| of(flags).iter().map(|case| case.policy).collect::<Vec<_>>();
+        let few = ["--procs", "1", "--size", "1MiB", "--mode", "shared"];
+        assert_eq!(of(&few), [Policy::Http]);
+        let named = [&few[..], &["--policy", "require-rdma,http,http"]].concat();
+        assert_eq!(of(&named), [Policy::RequireRdma, Policy::Http]);
     }
 
     #[test]

@@ -252,17 +252,22 @@ impl<'a> Load<'a> {
                 continue;
             }
             let in_window = self.shared.phase() == Phase::Window;
-            if self.seen.add(&completion, in_window) {
+            let wanted = match self.probed {
+                Some(_) => PROBE.min(self.task.size),
+                None => self.task.size,
+            };
+            let fine = self.seen.add(&completion, wanted, in_window);
+            if fine {
                 self.failures = 0;
             } else {
                 self.failures += 1;
             }
-            if let (Some(probed), true) = (&mut self.probed, completion.is_ok()) {
+            if let (Some(probed), true) = (&mut self.probed, fine) {
                 let stages = completion.stages();
                 let before = stages.registered.or(stages.queued).unwrap_or_default();
                 record(probed, stages.done.saturating_sub(before));
             }
-            if in_window && completion.is_ok() {
+            if in_window && fine {
                 self.shared
                     .bytes
                     .fetch_add(completion.bytes(), Ordering::Relaxed);
@@ -318,13 +323,18 @@ impl Seen {
         self.first_error.get_or_insert(error);
     }
 
-    /// Counts a completion. Returns whether it was a success.
-    fn add(&mut self, completion: &Completion, in_window: bool) -> bool {
+    /// Counts a completion, which must have brought as many bytes as were wanted. Returns whether it was a success.
+    fn add(&mut self, completion: &Completion, wanted: u64, in_window: bool) -> bool {
         let bytes = completion.bytes_by_path();
         self.count.all_bytes += bytes.total();
         self.count.all_rdma_bytes += bytes.rdma;
         if let Some(error) = completion.error() {
             self.fail(error.to_string());
+            return false;
+        }
+        if completion.bytes() < wanted {
+            let brought = completion.bytes();
+            self.fail(format!("a GET brought {brought} bytes of {wanted}"));
             return false;
         }
         self.ops_ever += 1;

@@ -130,7 +130,7 @@ fn rows(
     out: &Out,
     report: &mut Report,
 ) -> Result<(), Failure> {
-    let cases = cases::cases(args);
+    let cases = cases::cases(args, server.policy());
     let progress = Progress::new(cases.len(), !out.quiet);
     let bench = Bench {
         args,

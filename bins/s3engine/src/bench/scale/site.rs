@@ -1,5 +1,6 @@
 //! The server of a whole bench, and the host service of a row.
 
+use s3engine::Policy;
 use tempfile::TempDir;
 
 use crate::bench::report::Place;
@@ -108,6 +109,11 @@ impl Server {
             }
         }
         Ok(server)
+    }
+
+    /// What GETs allow where no flag of the bench says it.
+    pub(crate) fn policy(&self) -> Policy {
+        self.settings.policy()
     }
 
     /// What the server has counted so far, where it is asked.
