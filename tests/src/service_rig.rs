@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use s3engine::service::{Caps, Service, ServiceOptions};
 use s3engine::{ConnectOptions, Engine};
@@ -67,7 +68,9 @@ impl ServiceRig {
     /// for the service to say.
     pub fn open_to_others(&self, program: &Path) -> PathBuf {
         let copy = self.rig.folder().join("program");
-        fs::copy(program, &copy).expect("a copy");
+        // By another process: who forks here meanwhile would hold the copy open for writing, and so not executable.
+        let copied = Command::new("cp").arg(program).arg(&copy).status();
+        assert!(copied.expect("cp").success(), "a copy");
         let socket = self.socket();
         for (path, mode) in [
             (&*copy, 0o755),

@@ -66,6 +66,8 @@ pub(crate) struct Common {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::BenchCommand;
+    use crate::config::Settings;
     use clap::CommandFactory;
 
     #[test]
@@ -77,6 +79,23 @@ mod tests {
     fn ranges_from_the_end_are_no_flags() {
         let cli = Cli::try_parse_from(["s3engine", "get", "s3://b/k", "--range", "-5"]);
         assert!(cli.is_ok());
+    }
+
+    #[test]
+    fn a_line_rate_of_nothing_is_refused() {
+        for (rate, refused) in [("0", true), ("0KiB", true), ("1GiB", false)] {
+            let line = ["s3engine", "bench", "scale", "--line-rate", rate];
+            let cli = Cli::try_parse_from(line).unwrap();
+            let Command::Bench(bench) = cli.command else {
+                panic!("no bench")
+            };
+            let Some(BenchCommand::Scale(args)) = bench.command else {
+                panic!("no scale")
+            };
+            let checked = args.check(&Settings::default());
+            let why = checked.err().map(|failure| failure.to_string());
+            assert_eq!(why.is_some(), refused, "{rate}: {why:?}");
+        }
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod get;
 mod interrupt;
 mod logging;
 mod ls;
+mod new_file;
 mod object_url;
 mod progress;
 mod serve;

@@ -229,7 +229,7 @@ fn a_file_that_cannot_be_written_ends_it_before_anything_is_measured() {
     let world = World::new();
     let args = ["bench", "--duration", "10m", "--json", "no/b.json"];
     let ran = world.run(&args);
-    ran.fails(1, &["cannot write to no/b.json", "No such file"]);
+    ran.fails(1, &["cannot create no/b.json", "No such file"]);
     assert!(ran.stdout.is_empty());
     assert_eq!(world.sim.counters().requests, 0);
 }

@@ -401,7 +401,8 @@ fn what_cannot_be_done_is_refused_with_its_reason() {
             "a host service registers once",
         ),
         (&["--html", "-"], 2, "--html: a page is written to a file"),
-        (&["--json", "no/b.json"], 1, "cannot write to no/b.json"),
+        (&["--json", "no/b.json"], 1, "cannot create no/b.json"),
+        (&["--json", "b", "--html", "b"], 2, "are the same file, b"),
         (&["--policy", "http,fast"], 2, "fast"),
     ];
     for (flags, code, why) in refused {

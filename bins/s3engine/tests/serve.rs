@@ -518,7 +518,12 @@ fn the_file_that_is_deployed_is_served() {
 fn open_to_all(world: &World) -> PathBuf {
     fs::set_permissions(world.folder.path(), Permissions::from_mode(0o755)).unwrap();
     let binary = world.folder.path().join("s3engine-copy");
-    fs::copy(env!("CARGO_BIN_EXE_s3engine"), &binary).unwrap();
+    // By another process: who forks here meanwhile would hold the copy open for writing, and so not executable.
+    let copied = Command::new("cp")
+        .arg(env!("CARGO_BIN_EXE_s3engine"))
+        .arg(&binary)
+        .status();
+    assert!(copied.unwrap().success());
     binary
 }
 

@@ -14,6 +14,7 @@ use crate::ceiling::{self, CeilingError};
 use crate::content;
 use crate::faults::{self, FaultError, Rule};
 use crate::model::{Model, ModelError};
+use crate::read_file::read_file;
 use crate::sim::{Sim, SimError, SimOptions};
 use crate::store::Listed;
 
@@ -221,7 +222,7 @@ fn options(args: Args) -> Result<SimOptions, CliError> {
 }
 
 fn read_faults(path: PathBuf) -> Result<Vec<Rule>, CliError> {
-    match std::fs::read_to_string(&path) {
+    match read_file(&path) {
         Err(source) => Err(CliError::ReadFaults { path, source }),
         Ok(text) => faults::parse(&text).map_err(|source| CliError::Faults { path, source }),
     }
@@ -328,6 +329,11 @@ mod tests {
         assert!(
             error.contains("f.toml") && error.contains("nothing"),
             "{error}"
+        );
+        let error = read_faults("/dev/zero".into()).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "cannot read /dev/zero: it is longer than 1048576 bytes"
         );
     }
 

@@ -35,6 +35,7 @@ mod modelled;
 mod pace;
 mod range;
 mod rdma;
+mod read_file;
 mod request;
 mod s3_error;
 mod service;

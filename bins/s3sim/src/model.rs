@@ -8,6 +8,8 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error};
 
+use crate::read_file::read_file;
+
 /// The models that need no file.
 const BUILT_IN: [(&str, &str); 6] = [
     ("none", include_str!("../models/none.toml")),
@@ -100,7 +102,7 @@ impl Model {
         let built_in = BUILT_IN.iter().find(|(built_in, _)| *built_in == name);
         let text = match built_in {
             Some((_, text)) => (*text).to_owned(),
-            None => std::fs::read_to_string(path).map_err(|source| ModelError::Unknown {
+            None => read_file(path).map_err(|source| ModelError::Unknown {
                 name: name.to_owned(),
                 source,
             })?,
@@ -244,6 +246,15 @@ mod tests {
         let error = Model::load("nome").unwrap_err().to_string();
         assert!(
             error.contains("\"nome\"") && error.contains("per-client-cost"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_file_without_end_is_refused_by_its_name_and_the_bound() {
+        let error = Model::load("/dev/zero").unwrap_err().to_string();
+        assert!(
+            error.contains("/dev/zero") && error.ends_with("longer than 1048576 bytes"),
             "{error}"
         );
     }

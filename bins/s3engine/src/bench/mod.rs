@@ -11,6 +11,7 @@ mod check;
 mod floor;
 mod json_file;
 mod load;
+mod outputs;
 mod report;
 mod rows;
 mod scale;
@@ -138,7 +139,8 @@ pub(crate) fn run(
     interrupt: &Interrupt,
 ) -> Result<(), Failure> {
     args.check()?;
-    let json = args.json.as_deref().map(JsonFile::open).transpose()?;
+    let open = |path: &PathBuf| JsonFile::open(path, interrupt);
+    let json = args.json.as_ref().map(open).transpose()?;
     let server = Server::of(args, settings, interrupt)?;
     let (engine, rows) = start(args, &server)?;
     let bench = Bench {

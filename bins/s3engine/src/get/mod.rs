@@ -1,7 +1,6 @@
 //! `s3engine get`: an object into a file or a stream, in bounded memory, with the truth about its path.
 
 mod memory;
-mod new_file;
 mod output;
 mod range;
 mod summary;

@@ -9,8 +9,8 @@ use std::path::Path;
 
 use crate::destination::{Destination, shown};
 use crate::exit::Failure;
-use crate::get::new_file::NewFile;
 use crate::interrupt::Interrupt;
+use crate::new_file::NewFile;
 use crate::object_url::ObjectUrl;
 
 /// Where bytes go.

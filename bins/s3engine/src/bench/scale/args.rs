@@ -208,6 +208,9 @@ impl ScaleArgs {
                 "--register per-op needs --mode per-process: a host service registers once".into(),
             );
         }
+        if self.line_rate.is_some_and(|rate| rate.0 == 0) {
+            return usage("--line-rate: a rate of 0 carries nothing".into());
+        }
         if settings.service.is_some() {
             return usage(
                 "--service: `bench scale` starts the host service that it measures".into(),

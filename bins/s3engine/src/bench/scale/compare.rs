@@ -9,9 +9,12 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::bench::json_file::{JsonFile, write_to_stdout};
+use crate::bench::outputs::distinct;
 use crate::bench::scale::figures::{percent, ratio, time};
 use crate::bench::scale::run::{Device, Host, Mode, Report, Run, SCHEMA};
 use crate::exit::Failure;
+use crate::interrupt::Interrupt;
+use crate::object_url::on_one_line;
 use crate::size::Size;
 
 /// Compare two files of `bench scale`
@@ -32,8 +35,11 @@ pub(crate) struct CompareArgs {
 
 /// Runs the command.
 pub(crate) fn run(args: &CompareArgs) -> Result<(), Failure> {
+    let json = args.json.as_deref();
+    distinct(&[("--json", json)], &[&args.before, &args.after])?;
     let (before, after) = (Report::read(&args.before)?, Report::read(&args.after)?);
-    let json = args.json.as_deref().map(JsonFile::open).transpose()?;
+    let open = |path| JsonFile::open(path, &Interrupt::default());
+    let json = json.map(open).transpose()?;
     let comparison = Comparison::of(&before, &after);
     let text = comparison.text();
     let written = match json {
@@ -155,7 +161,8 @@ impl Comparison {
             changed => {
                 for change in changed {
                     let (before, after) = (shown(&change.before), shown(&change.after));
-                    text += &format!("changed  {}: {before} -> {after}\n", change.what);
+                    let what = on_one_line(&change.what);
+                    text += &format!("changed  {what}: {before} -> {after}\n");
                 }
             }
         }
@@ -196,7 +203,7 @@ fn table(rows: &[Pair]) -> String {
 impl Case {
     fn text(&self) -> String {
         let host = self.host.as_ref().map(|host| format!("{host} "));
-        format!(
+        on_one_line(&format!(
             "{}{} {} x {} {} {}",
             host.unwrap_or_default(),
             self.mode,
@@ -204,7 +211,7 @@ impl Case {
             self.threads,
             Size(self.object_size),
             self.policy
-        )
+        ))
     }
 }
 
@@ -294,9 +301,9 @@ fn shown(value: &Value) -> String {
     match value {
         Value::Null => "none".into(),
         Value::Array(values) if values.is_empty() => "none".into(),
-        Value::String(text) => text.clone(),
+        Value::String(text) => on_one_line(text),
         Value::Array(values) => values.iter().map(shown).collect::<Vec<_>>().join(", "),
-        other => other.to_string(),
+        other => on_one_line(&other.to_string()),
     }
 }
 
@@ -355,6 +362,28 @@ mod tests {
             "changed  rails: none -> 2",
         ];
         assert_eq!(text.lines().take(6).collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn text_of_files_is_shown_and_not_obeyed() {
+        const ODD: &str = "\u{1b}[2J\n\u{9b}";
+        let (before, mut after) = (report(), report());
+        after.engine.version = ODD.into();
+        after.hosts[0].name = ODD.into();
+        after.hosts.push(after.hosts[0].clone());
+        after
+            .settings
+            .insert(ODD.into(), serde_json::json!({ODD: [ODD]}));
+        after.runs.truncate(1);
+        (after.runs[0].host, after.runs[0].policy) = (ODD.into(), ODD.into());
+        for text in [
+            Comparison::of(&before, &after).text(),
+            Comparison::of(&after, &after).text(),
+        ] {
+            let odd = |c: char| c.is_control() && c != '\n';
+            assert!(!text.contains(odd), "{text:?}");
+            assert!(text.contains(r"\u{1b}[2J\n\u{9b}"), "{text}");
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! The rows of each host stay, and the same case of all hosts is summed in a row of the host `all`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
@@ -12,11 +12,14 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use crate::bench::json_file::JsonFile;
+use crate::bench::outputs::distinct;
 use crate::bench::scale::page;
 use crate::bench::scale::run::{Report, Run};
 use crate::bench::scale::sum::{self, ALL};
 use crate::bench::scale::verdict;
 use crate::exit::Failure;
+use crate::interrupt::Interrupt;
+use crate::object_url::on_one_line;
 
 /// Merge files of `bench scale` that several hosts wrote at the same time
 #[derive(Args, Debug)]
@@ -40,14 +43,20 @@ pub(crate) struct MergeArgs {
 
 /// Runs the command.
 pub(crate) fn run(args: &MergeArgs) -> Result<(), Failure> {
-    let reports = args.files.iter().map(|file| Report::read(file));
+    let (output, html) = (args.output.as_path(), args.html.as_deref());
+    let inputs: Vec<&Path> = args.files.iter().map(PathBuf::as_path).collect();
+    distinct(&[("-o", Some(output)), ("--html", html)], &inputs)?;
+    let reports = inputs.into_iter().map(Report::read);
     let reports = reports.collect::<Result<Vec<_>, _>>()?;
-    let merged = merge(&reports, args.anyhow).map_err(Failure::Usage)?;
+    let refused = |why: String| Failure::Usage(on_one_line(&why));
+    let merged = merge(&reports, args.anyhow).map_err(refused)?;
     let fail = |error: serde_json::Error| Failure::Other(error.to_string());
     let json = serde_json::to_string_pretty(&merged).map_err(fail)?;
-    JsonFile::open(&args.output)?.write(&(json + "\n"))?;
-    match &args.html {
-        Some(file) => JsonFile::open(file)?.write(&page::html(&merged).map_err(fail)?),
+    let open = |path| JsonFile::open(path, &Interrupt::default());
+    let (output, html) = (open(output)?, html.map(open).transpose()?);
+    output.write(&(json + "\n"))?;
+    match html {
+        Some(file) => file.write(&page::html(&merged).map_err(fail)?),
         None => Ok(()),
     }
 }
@@ -57,8 +66,14 @@ pub(crate) fn merge(reports: &[Report], anyhow: bool) -> Result<Report, String> 
     let [first, others @ ..] = reports else {
         return Err("there is nothing to merge".into());
     };
-    for report in reports {
-        if report.hosts.len() != 1 || report.runs.iter().any(|run| run.host == ALL) {
+    for (nth, report) in reports.iter().enumerate() {
+        if report.hosts.is_empty() {
+            let nth = nth + 1;
+            return Err(format!(
+                "file {nth} of those given names no host: `hosts` is empty"
+            ));
+        }
+        if report.hosts.len() > 1 || report.runs.iter().any(|run| run.host == ALL) {
             return Err("a file is merged already: give those of the single hosts".into());
         }
     }

@@ -134,3 +134,63 @@ fn cases_that_a_host_lacks_have_no_sum_and_settings_are_told_by_host() {
         serde_json::json!({"a": null, "b": 4})
     );
 }
+
+#[test]
+fn a_file_without_a_host_is_told_so() {
+    let mut parts = two();
+    parts[1].hosts.clear();
+    let error = merge(&parts, true).unwrap_err();
+    assert_eq!(
+        error,
+        "file 2 of those given names no host: `hosts` is empty"
+    );
+}
+
+/// The files of both in a folder, and what merges them.
+fn written(folder: &std::path::Path, parts: &[Report]) -> MergeArgs {
+    let write = |(nth, part): (usize, &Report)| {
+        let path = folder.join(format!("{nth}.json"));
+        std::fs::write(&path, serde_json::to_vec(part).unwrap()).unwrap();
+        path
+    };
+    MergeArgs {
+        files: parts.iter().enumerate().map(write).collect(),
+        output: folder.join("all.json"),
+        html: Some(folder.join("all.html")),
+        anyhow: false,
+    }
+}
+
+#[test]
+fn a_file_is_written_by_one_and_never_one_that_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let good = || written(folder.path(), &two());
+    let same = MergeArgs {
+        html: Some(good().output),
+        ..good()
+    };
+    let read = MergeArgs {
+        output: good().files[1].clone(),
+        ..good()
+    };
+    for args in [same, read] {
+        assert_eq!(run(&args).unwrap_err().code(), 2);
+    }
+    run(&good()).unwrap();
+    assert_eq!(Report::read(&good().output).unwrap().hosts.len(), 2);
+    assert_eq!(Report::read(&good().files[1]).unwrap(), two()[1]);
+}
+
+#[test]
+fn names_in_files_are_shown_and_not_obeyed() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut parts = two();
+    for part in &mut parts {
+        part.hosts[0].name = "\u{1b}[2J".into();
+    }
+    let error = run(&written(folder.path(), &parts)).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        r"two files are of the same host, \u{1b}[2J"
+    );
+}

@@ -49,6 +49,7 @@ use self::run::{Build, Host, Report, Run, SCHEMA, Stopped};
 use self::site::Server;
 pub(crate) use self::worker::run as worker;
 use crate::bench::json_file::{JsonFile, write_to_stdout};
+use crate::bench::outputs::distinct;
 use crate::bench::watch::Watch;
 use crate::config::Settings;
 use crate::exit::Failure;
@@ -62,8 +63,10 @@ pub(crate) fn run(
 ) -> Result<(), Failure> {
     args.check(settings)?;
     // Opened before anything is measured, so that nothing is measured in vain.
-    let open = |path: &Option<std::path::PathBuf>| path.as_deref().map(JsonFile::open).transpose();
-    let (json, html) = (open(&args.json)?, open(&args.html)?);
+    let (json, html) = (args.json.as_deref(), args.html.as_deref());
+    distinct(&[("--json", json), ("--html", html)], &[])?;
+    let open = |path| JsonFile::open(path, interrupt);
+    let (json, html) = (json.map(open).transpose()?, html.map(open).transpose()?);
     if matches!(html, Some(JsonFile::Stdout)) {
         return Err(Failure::Usage("--html: a page is written to a file".into()));
     }

@@ -1,6 +1,7 @@
 //! Files of figures, read back.
 
-use std::fs;
+use std::fs::File;
+use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
 use serde_json::Value;
@@ -10,6 +11,9 @@ use crate::destination::shown;
 use crate::exit::Failure;
 use crate::object_url::on_one_line;
 
+/// No report is longer.
+const MOST_BYTES: u64 = 256 << 20;
+
 impl Report {
     /// What these reports call themselves.
     pub(crate) const KIND: &'static str = "scale";
@@ -17,7 +21,7 @@ impl Report {
     /// Reads a file that `--json` wrote.
     pub(crate) fn read(path: &Path) -> Result<Self, Failure> {
         let fail = |why: String| Failure::Usage(format!("{}: {}", shown(path), on_one_line(&why)));
-        let text = fs::read(path).map_err(|error| fail(error.to_string()))?;
+        let text = read(path).map_err(|error| fail(error.to_string()))?;
         Self::parse(&text).map_err(fail)
     }
 
@@ -40,6 +44,25 @@ impl Report {
         }
         serde_json::from_value(json)
             .map_err(|error| format!("not as `bench scale` writes it: {error}"))
+    }
+}
+
+/// All of a file or of a pipe.
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let too_long = || {
+        let why = format!("it is longer than {MOST_BYTES} bytes");
+        io::Error::new(ErrorKind::FileTooLarge, why)
+    };
+    let file = File::open(path)?;
+    if file.metadata()?.len() > MOST_BYTES {
+        return Err(too_long());
+    }
+    let mut text = Vec::new();
+    // A pipe does not say how long it is.
+    file.take(MOST_BYTES + 1).read_to_end(&mut text)?;
+    match text.len() as u64 > MOST_BYTES {
+        true => Err(too_long()),
+        false => Ok(text),
     }
 }
 
@@ -121,5 +144,27 @@ mod tests {
         let error = Report::read(Path::new("/nowhere/a.json")).unwrap_err();
         assert!(error.to_string().starts_with("/nowhere/a.json: "));
         assert_eq!(error.code(), 2);
+    }
+
+    #[test]
+    fn what_is_too_long_is_refused_by_its_name_and_the_bound() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.json");
+        let file = File::create(&path).unwrap();
+        file.set_len(MOST_BYTES + 1).unwrap();
+        for path in [path.as_path(), Path::new("/dev/zero")] {
+            let error = Report::read(path).unwrap_err();
+            let expected = format!("{}: it is longer than 268435456 bytes", path.display());
+            assert_eq!((error.code(), error.to_string()), (2, expected));
+        }
+    }
+
+    #[test]
+    fn text_of_a_file_is_on_one_line_in_errors() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.json");
+        std::fs::write(&path, r#"{"kind":"scale","schema":"\u009b31m"}"#).unwrap();
+        let error = Report::read(&path).unwrap_err().to_string();
+        assert!(error.contains(r"\u{9b}31m"), "{error}");
     }
 }
