@@ -18,6 +18,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// No page of metrics is longer.
 const MOST_BYTES: usize = 16 << 20;
 
+/// Where counters of 64 bits end.
+const MOST: f64 = u64::MAX as f64;
+
 /// What all servers have counted since they started.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Counters {
@@ -43,8 +46,8 @@ pub(crate) fn read(urls: &[String]) -> Result<Counters, String> {
         let page = page.unwrap_or_else(|_| Err(format!("no answer within {PATIENCE:?}")));
         let counted = page.and_then(|page| counters(&page));
         let counted = counted.map_err(|why| format!("{url}: {why}"))?;
-        all.bytes += counted.bytes;
-        all.ops += counted.ops;
+        all.bytes = all.bytes.saturating_add(counted.bytes);
+        all.ops = all.ops.saturating_add(counted.ops);
         all.clients = all.clients.max(counted.clients);
         all.model = all.model.or(counted.model);
         all.line_rate = all.line_rate.or(counted.line_rate);
@@ -107,27 +110,39 @@ async fn page(url: &str) -> Result<String, String> {
 
 /// Reads the page. Samples of several labels are summed.
 fn counters(page: &str) -> Result<Counters, String> {
-    let sum = |name: &str| {
-        let values = samples(page, name).map(|(_, value)| value);
-        values.fold(None, |sum: Option<f64>, value| {
-            Some(sum.unwrap_or(0.0) + value)
-        })
+    let sum = |name: &str, of: &str| {
+        let mut sum = None::<f64>;
+        for (_, value) in samples(page, name) {
+            let more = sum.unwrap_or(0.0) + value;
+            if !(value >= 0.0 && more < MOST) {
+                return Err(format!(
+                    "{name} {value}: a counter that is no number of {of}"
+                ));
+            }
+            sum = Some(more);
+        }
+        Ok(sum.map(|sum| sum as u64))
     };
-    let needed = |name: &str| sum(name).ok_or_else(|| format!("it has no {name}"));
+    let needed = |name: &str, of: &str| sum(name, of)?.ok_or_else(|| format!("it has no {name}"));
+    let rates = samples(page, "s3sim_model_line_rate_bytes_per_second");
+    let rates = rates.filter(|(_, rate)| *rate > 0.0 && rate.is_finite());
     let label = |(labels, _): (&str, f64)| {
         let rest = labels.split_once("model=\"")?.1;
         Some(rest.split_once('"')?.0.to_owned())
     };
     Ok(Counters {
-        bytes: needed("minio_api_rdma_read_bytes_total")? as u64,
-        ops: needed("minio_api_rdma_read_ops_total")? as u64,
-        clients: sum("s3sim_rdma_clients_seen").map(|clients| clients as u64),
+        bytes: needed("minio_api_rdma_read_bytes_total", "bytes")?,
+        ops: needed("minio_api_rdma_read_ops_total", "operations")?,
+        clients: sum("s3sim_rdma_clients_seen", "clients")?,
         model: samples(page, "s3sim_model_info").find_map(label),
-        line_rate: sum("s3sim_model_line_rate_bytes_per_second").filter(|rate| *rate > 0.0),
+        line_rate: rates
+            .map(|(_, rate)| rate)
+            .reduce(|sum, rate| sum + rate)
+            .filter(|sum| sum.is_finite()),
     })
 }
 
-/// Labels and value of each sample of a metric that is a number.
+/// Labels and value of each sample of a metric; NaN where it is no number.
 fn samples<'a>(page: &'a str, name: &'a str) -> impl Iterator<Item = (&'a str, f64)> {
     page.lines().filter_map(move |line| {
         let rest = line.strip_prefix(name)?;
@@ -135,8 +150,8 @@ fn samples<'a>(page: &'a str, name: &'a str) -> impl Iterator<Item = (&'a str, f
             Some(labelled) => labelled.rsplit_once('}')?,
             None => ("", rest.strip_prefix(' ')?),
         };
-        let value: f64 = rest.split_whitespace().next()?.parse().ok()?;
-        value.is_finite().then_some((labels, value))
+        let value = rest.split_whitespace().next()?;
+        Some((labels, value.parse().unwrap_or(f64::NAN)))
     })
 }
 
@@ -175,14 +190,29 @@ s3sim_model_line_rate_bytes_per_second 8e8
     }
 
     #[test]
-    fn what_is_no_number_is_not_counted() {
-        let page = PAGE
-            .replace("8e8", "+Inf")
-            .replace("_total 2", "_total NaN");
-        let why = counters(&page).unwrap_err();
-        assert_eq!(why, "it has no minio_api_rdma_read_ops_total");
-        let read = counters(&PAGE.replace("8e8", "+Inf")).unwrap();
-        assert_eq!(read.line_rate, None);
+    fn a_counter_that_is_no_number_is_an_error() {
+        for value in ["-1", "NaN", "+Inf", "-Inf", "1e300", "many"] {
+            for (there, of) in [("} 24", "bytes"), ("_total 2\n", "operations")] {
+                let start = there.trim_end_matches(|c: char| c != ' ');
+                let page = PAGE.replace(there, &format!("{start}{value}\n"));
+                let why = counters(&page).unwrap_err();
+                let expected = format!(": a counter that is no number of {of}");
+                assert!(why.ends_with(&expected), "{value}: {why}");
+            }
+            let page = format!("{PAGE}s3sim_rdma_clients_seen {value}\n");
+            assert!(counters(&page).is_err(), "{value}");
+        }
+        // Each is one, and the sum is none.
+        let page = PAGE.replace("1000", "1e19").replace(" 24", " 1e19");
+        assert!(counters(&page).is_err());
+    }
+
+    #[test]
+    fn a_line_rate_that_is_none_is_ignored() {
+        for rate in ["+Inf", "NaN", "-8e8", "0", "fast"] {
+            let read = counters(&PAGE.replace("8e8", rate)).unwrap();
+            assert_eq!((read.line_rate, read.bytes), (None, 1024), "{rate}");
+        }
     }
 
     #[test]
