@@ -342,7 +342,7 @@ fn nothing_is_left_running_when_it_is_killed() {
 #[test]
 fn what_cannot_be_done_is_refused_with_its_reason() {
     let folder = tempfile::tempdir().unwrap();
-    let refused: [(&[&str], i32, &str); 17] = [
+    let refused: [(&[&str], i32, &str); 18] = [
         (
             &["--gpus", "spread"],
             2,
