@@ -116,6 +116,12 @@ impl Simulator {
         }
     }
 
+    /// Its process number.
+    pub(crate) fn process(&self) -> u32 {
+        let child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
+        child.id()
+    }
+
     /// Its URL.
     pub(crate) fn url(&self) -> &str {
         &self.url

@@ -84,6 +84,7 @@ pub(crate) fn run(
         },
         cpu_s_per_gib: (bytes > 0).then(|| cpu / (bytes as f64 / (1_u64 << 30) as f64)),
         host_busy: measured.host_busy,
+        cpu_wait_us: measured.cpu_wait * 1e6 / all.ops.max(1) as f64,
         client_busy: (cpu / seconds / host.cores.max(1) as f64).min(1.0),
         rails: rails(fabric, case.policy, rdma),
         slabs: slabs(&measured.counts),

@@ -44,9 +44,32 @@ fn parse(stat: &str) -> Option<Busy> {
     })
 }
 
+/// Seconds that the threads of these processes were ready to run and waited for a processor, in their whole lives.
+pub(crate) fn waited_for_processors(processes: &[u32]) -> f64 {
+    let of_process = |id: &u32| {
+        let threads = fs::read_dir(format!("/proc/{id}/task"))
+            .into_iter()
+            .flatten();
+        threads.flatten().filter_map(|thread| {
+            // Nanoseconds on a processor, nanoseconds of waiting for one, times.
+            let text = fs::read_to_string(thread.path().join("schedstat")).ok()?;
+            text.split_whitespace().nth(1)?.parse::<u64>().ok()
+        })
+    };
+    let ns: u64 = processes.iter().flat_map(of_process).sum();
+    ns as f64 / 1e9
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn waiting_for_processors_is_that_of_living_processes() {
+        let own = waited_for_processors(&[std::process::id()]);
+        assert!(own >= 0.0 && own.is_finite());
+        assert_eq!(waited_for_processors(&[u32::MAX]), 0.0);
+    }
 
     #[test]
     fn idle_and_waiting_for_disks_is_not_busy() {

@@ -56,6 +56,11 @@ impl<'a> Crew<'a> {
         self.watch = self.watch.without_signals();
     }
 
+    /// Their process numbers.
+    pub(crate) fn processes(&self) -> impl Iterator<Item = u32> + '_ {
+        self.workers.iter().map(|worker| worker.child.id())
+    }
+
     /// Tells each of them something.
     pub(crate) fn tell(&mut self, order: impl Fn(usize) -> Order) -> Result<(), Failure> {
         for (nth, worker) in self.workers.iter_mut().enumerate() {

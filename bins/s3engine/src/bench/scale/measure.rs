@@ -18,12 +18,13 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::bench::rows::KeyTemplate;
+use crate::bench::simulator::Simulator;
 use crate::bench::watch::Watch;
 use crate::exit::Failure;
 use crate::size::Size;
 
 use super::args::ScaleArgs;
-use super::busy::Busy;
+use super::busy::{Busy, waited_for_processors};
 use super::cases::Case;
 use super::counters::Counters;
 use super::crew::Crew;
@@ -57,6 +58,8 @@ pub(crate) struct Measured {
     pub(crate) fabric: Result<String, String>,
     /// The share of all processors that was busy in the window.
     pub(crate) host_busy: f64,
+    /// Seconds that all threads together waited for a processor in the window, a simulator's too.
+    pub(crate) cpu_wait: f64,
     /// What the server counted from the barrier to after the last GET, or why that is not known.
     pub(crate) server: Option<Result<Counters, String>>,
 }
@@ -114,6 +117,7 @@ impl Bench<'_> {
             service: window.service,
             fabric,
             host_busy: window.host_busy,
+            cpu_wait: window.cpu_wait,
             server: since(before, after),
         })
     }
@@ -173,7 +177,12 @@ impl Bench<'_> {
             crew.hear(left, "warm up")?;
         }
         let before = host.as_mut().map(|host| used(host, END)).transpose()?;
-        let busy = Busy::now();
+        let processes: Vec<u32> = crew
+            .processes()
+            .chain(host.iter().flat_map(|host| host.processes()))
+            .chain(self.server.simulator.iter().map(Simulator::process))
+            .collect();
+        let (busy, waited) = (Busy::now(), waited_for_processors(&processes));
         crew.tell(|_| Order::Count)?;
         let (stopped, blocks) = self.blocks(case, crew)?;
         let mut window = Window {
@@ -181,6 +190,7 @@ impl Bench<'_> {
             blocks,
             service: None,
             host_busy: Busy::now().since(&busy),
+            cpu_wait: (waited_for_processors(&processes) - waited).max(0.0),
         };
         let cut = stopped == Stopped::Interrupted;
         if cut {
@@ -236,6 +246,7 @@ struct Window {
     blocks: Vec<Block>,
     service: Option<Used>,
     host_busy: f64,
+    cpu_wait: f64,
 }
 
 impl Window {

@@ -197,6 +197,7 @@ fn lost(case: &cases::Case, args: &ScaleArgs, server: &Server, host: &Host, why:
         service: None,
         fabric: Err("not known".into()),
         host_busy: 0.0,
+        cpu_wait: 0.0,
         server: None,
     };
     Run {

@@ -42,6 +42,8 @@ const OWN_BUSY: f64 = 0.75;
 const HOST_BUSY: f64 = 0.9;
 /// Small GETs in a second: one processor does more, so that fewer are not its fault.
 const SMALL_GETS: f64 = 500.0;
+/// Of an operation's time, by threads that were ready and had no processor: its time then says nothing of the server.
+const STARVED: f64 = 0.25;
 
 /// What a rule saw.
 #[derive(Clone, Debug, PartialEq)]
@@ -163,6 +165,9 @@ pub(crate) fn control_share(run: &Run) -> Option<f64> {
 
 /// Whether operations wait for something else than a processor.
 fn waits(run: &Run) -> bool {
+    if run.cpu_wait_us >= STARVED * run.latency_us.mean {
+        return false;
+    }
     let small_gets = ratio(streams(run) as f64 * 1e6, run.stages_us.control.p50 as f64);
     run.host_busy < HOST_BUSY || small_gets.is_some_and(|each_second| each_second < SMALL_GETS)
 }

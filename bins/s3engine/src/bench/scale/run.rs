@@ -236,6 +236,9 @@ pub(crate) struct Run {
     pub(crate) cpu_s_per_gib: Option<f64>,
     /// The share of all the host's processors that was busy, whoever used them.
     pub(crate) host_busy: f64,
+    /// Microseconds for each operation that threads of all these processes, a simulator's too, were ready to run and
+    /// waited for a processor.
+    pub(crate) cpu_wait_us: f64,
     /// The share that workers and service used.
     pub(crate) client_busy: f64,
     /// Bytes by rail.

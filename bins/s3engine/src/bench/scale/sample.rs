@@ -118,6 +118,7 @@ pub(crate) fn run(world: World, mode: Mode, processes: usize, object_size: u64) 
         },
         cpu_s_per_gib: Some(0.11),
         host_busy: 0.5,
+        cpu_wait_us: 5.0,
         client_busy: 0.2,
         rails: BTreeMap::from([("lo".into(), ops * object_size)]),
         slabs: (0..2 * processes).map(slab).collect(),

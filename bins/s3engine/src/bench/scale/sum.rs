@@ -73,6 +73,7 @@ pub(crate) fn sum(parts: &[&Run]) -> Run {
         },
         cpu_s_per_gib: cpu(parts),
         host_busy: most(|run| run.host_busy),
+        cpu_wait_us: most(|run| run.cpu_wait_us),
         client_busy: most(|run| run.client_busy),
         rails: rails(parts),
         slabs: slabs(parts),

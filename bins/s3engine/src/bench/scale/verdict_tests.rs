@@ -118,6 +118,9 @@ fn only_both_less_in_all_and_dearer_requests_blame_clients() {
     assert_judged(&runs, Mode::PerProcess, Cause::ClientCpu, &[]);
     runs[1].stages_us.control.p50 = 200_000;
     assert_judged(&runs, Mode::PerProcess, Cause::PerClientCost, &[]);
+    // Or the processes had no processor: then nothing shows what the server would have taken.
+    runs[1].cpu_wait_us = runs[1].latency_us.mean / 2.0;
+    assert_judged(&runs, Mode::PerProcess, Cause::ClientCpu, &[]);
 }
 
 #[test]
