@@ -1,7 +1,6 @@
 //! What the server says that it sent by RDMA.
 
 use std::io::Read;
-use std::net::ToSocketAddrs;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -39,10 +38,16 @@ pub(crate) fn read(urls: &[String]) -> Result<Counters, String> {
         .enable_all()
         .build()
         .map_err(|error| error.to_string())?;
+    let read = runtime.block_on(read_all(urls));
+    // A name that is still looked up is not waited for.
+    runtime.shutdown_background();
+    read
+}
+
+async fn read_all(urls: &[String]) -> Result<Counters, String> {
     let mut all = Counters::default();
     for url in urls {
-        let asked = async { tokio::time::timeout(PATIENCE, page(url)).await };
-        let page = runtime.block_on(asked);
+        let page = tokio::time::timeout(PATIENCE, page(url)).await;
         let page = page.unwrap_or_else(|_| Err(format!("no answer within {PATIENCE:?}")));
         let counted = page.and_then(|page| counters(&page));
         let counted = counted.map_err(|why| format!("{url}: {why}"))?;
@@ -68,8 +73,8 @@ async fn page(url: &str) -> Result<String, String> {
         path => path,
     };
     let text = |error: &dyn std::fmt::Display| error.to_string();
-    let address = (host.trim_matches(['[', ']']), port)
-        .to_socket_addrs()
+    let address = tokio::net::lookup_host((host.trim_matches(['[', ']']), port))
+        .await
         .map_err(|error| text(&error))?
         .next()
         .ok_or("no address")?;
@@ -86,7 +91,8 @@ async fn page(url: &str) -> Result<String, String> {
         )
         .body(Empty::<Bytes>::new())
         .map_err(|error| text(&error))?;
-    let answer = async {
+    // The sender goes with the answer, and with it the connection ends; one that ends by itself has said what it has.
+    let answer = async move {
         let answer = sender
             .send_request(request)
             .await
@@ -101,11 +107,7 @@ async fn page(url: &str) -> Result<String, String> {
         read.map_err(|error| text(&error))?;
         Ok(page)
     };
-    tokio::select! {
-        answer = answer => answer,
-        // The connection's end: what it has to say is in the answer.
-        _ = connection => Err("the connection ended".into()),
-    }
+    tokio::join!(answer, connection).0
 }
 
 /// Reads the page. Samples of several labels are summed.
@@ -213,6 +215,30 @@ s3sim_model_line_rate_bytes_per_second 8e8
             let read = counters(&PAGE.replace("8e8", rate)).unwrap();
             assert_eq!((read.line_rate, read.bytes), (None, 1024), "{rate}");
         }
+    }
+
+    #[test]
+    fn a_server_that_closes_after_its_answer_is_read() {
+        use std::io::Write;
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let answers = std::thread::spawn(move || {
+            for _ in 0..20 {
+                let (mut stream, _) = listener.accept().unwrap();
+                let _ = stream.read(&mut [0; 1024]).unwrap();
+                let head = format!(
+                    "HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
+                    PAGE.len()
+                );
+                stream
+                    .write_all(&[head.as_bytes(), PAGE.as_bytes()].concat())
+                    .unwrap();
+            }
+        });
+        for _ in 0..20 {
+            assert_eq!(read(std::slice::from_ref(&url)).unwrap().bytes, 1024);
+        }
+        answers.join().unwrap();
     }
 
     #[test]
