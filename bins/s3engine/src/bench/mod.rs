@@ -11,6 +11,7 @@ mod check;
 mod floor;
 mod json_file;
 mod load;
+mod out;
 mod outputs;
 mod report;
 mod rows;
@@ -30,7 +31,8 @@ use s3engine::{Credentials, Engine, Limits, Policy, PoolOptions};
 use s3sim::content;
 
 use crate::bench::floor::Floor;
-use crate::bench::json_file::{JsonFile, write_to_stdout};
+use crate::bench::json_file::JsonFile;
+use crate::bench::out::Out;
 use crate::bench::report::{Place, Registrations, Round, Run};
 use crate::bench::rows::{HTTP_PART, KeyTemplate, RDMA_PART, Row};
 pub(crate) use crate::bench::scale::{
@@ -468,18 +470,11 @@ impl Bench<'_> {
 
     /// Tells people: on stdout, or on stderr where JSON goes to stdout.
     fn say(&self, text: &str) -> Result<(), Failure> {
-        if self.args.common.quiet {
-            return Ok(());
-        }
-        if self.json_to_stdout {
-            let _ = io::stderr().write_all(text.as_bytes());
-            return Ok(());
-        }
-        write_to_stdout(text).map_err(|source| Failure::Output {
-            doing: "write to",
-            output: "stdout".into(),
-            source,
-        })
+        let out = Out {
+            quiet: self.args.common.quiet,
+            to_stderr: self.json_to_stdout,
+        };
+        out.say(text)
     }
 }
 

@@ -33,7 +33,6 @@ mod verdict;
 mod worker;
 
 use std::collections::BTreeMap;
-use std::io::{self, Write};
 use std::path::Path;
 
 use serde_json::{Value, json};
@@ -48,7 +47,8 @@ use self::progress::Progress;
 use self::run::{Build, Host, Report, Run, SCHEMA, Stopped};
 use self::site::Server;
 pub(crate) use self::worker::run as worker;
-use crate::bench::json_file::{JsonFile, write_to_stdout};
+use crate::bench::json_file::JsonFile;
+use crate::bench::out::Out;
 use crate::bench::outputs::distinct;
 use crate::bench::watch::Watch;
 use crate::config::Settings;
@@ -246,37 +246,6 @@ fn conclusion(report: &Report) -> String {
         text += "interrupted: this is what was measured until then\n";
     }
     text + &table::verdicts(&report.verdicts)
-}
-
-/// Where text goes.
-struct Out {
-    quiet: bool,
-    /// stdout has the JSON.
-    to_stderr: bool,
-}
-
-impl Out {
-    fn say(&self, text: &str) -> Result<(), Failure> {
-        if self.quiet {
-            return Ok(());
-        }
-        if self.to_stderr {
-            let _ = io::stderr().write_all(text.as_bytes());
-            return Ok(());
-        }
-        write_to_stdout(text).map_err(|source| Failure::Output {
-            doing: "write to",
-            output: "stdout".into(),
-            source,
-        })
-    }
-
-    /// Something that is no figure.
-    #[allow(clippy::unnecessary_wraps, reason = "it stands where `say` may too")]
-    fn note(&self, text: &str) -> Result<(), Failure> {
-        let _ = writeln!(io::stderr(), "note: {text}");
-        Ok(())
-    }
 }
 
 /// What it ran with: secrets are no settings.
