@@ -120,6 +120,7 @@ impl Session {
             objects: RefCell::default(),
             running: RefCell::default(),
             watching: Cell::new(false),
+            why_it_left: RefCell::default(),
         };
         Ok((Rc::new(session), version))
     }

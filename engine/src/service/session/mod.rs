@@ -148,8 +148,7 @@ pub(super) async fn run(
         }
     };
     let why = session.serve(frames, version, peer.pidfd).await;
-    let facts = &session.facts;
-    tracing::info!(session = facts.number, client = %facts.label, pid = facts.pid, %why, "a client has left");
+    session.why_it_left.replace(why);
 }
 
 /// An answer on its way, and the right to have asked, which comes back when it is sent.
@@ -173,6 +172,7 @@ struct Session {
     running: RefCell<HashMap<u64, AbortHandle>>,
     /// Whether it will be told that memory may have come back.
     watching: Cell<bool>,
+    why_it_left: RefCell<String>,
 }
 
 impl Session {
@@ -306,6 +306,10 @@ impl Drop for Session {
             .unwrap_or_else(PoisonError::into_inner);
         sessions.remove(&facts.number);
         metrics::gauge!("s3engine_service_sessions").set(sessions.len() as f64);
+        drop(sessions);
+        // Said last: whoever reads it finds the client nowhere any more.
+        let why = self.why_it_left.take();
+        tracing::info!(session = facts.number, client = %facts.label, pid = facts.pid, %why, "a client has left");
     }
 }
 
