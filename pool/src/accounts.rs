@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use crate::buffer::Place;
 use crate::client::{Client, ClientId};
+use crate::cuda::{CudaKind, CudaMemory};
 use crate::memory::{MappedPages, Memory, Smaps};
 use crate::options::PoolError;
 use crate::quarantine::{QuarantinedSlot, Status};
@@ -67,7 +68,8 @@ pub(crate) struct Figures {
     memory: Memory,
     bytes: u64,
     sums: Sums,
-    pages: MappedPages,
+    cuda: Option<CudaKind>,
+    pages: Option<MappedPages>,
 }
 
 impl Figures {
@@ -77,7 +79,8 @@ impl Figures {
             memory: entry.slab.memory(),
             bytes: entry.slab.len(),
             sums: entry.sums(),
-            pages: entry.slab.pages().clone(),
+            cuda: entry.slab.cuda().map(CudaMemory::kind),
+            pages: entry.slab.pages().cloned(),
         }
     }
 
@@ -91,7 +94,8 @@ impl Figures {
             bytes: slab.bytes,
             leased: slab.sums.leased,
             quarantined: slab.sums.quarantined,
-            pages: slab.pages.get(&smaps),
+            cuda: slab.cuda,
+            pages: slab.pages.map(|pages| pages.get(&smaps)),
         });
         slabs.collect()
     }
@@ -181,6 +185,16 @@ impl Accounts {
 
     pub(crate) fn is_retired(&self, client: ClientId) -> bool {
         self.get(client).is_none_or(|account| account.retired)
+    }
+
+    /// Bytes of a kind of memory that one client has leased, or all have.
+    pub(crate) fn leased(&self, client: Option<ClientId>, memory: Memory) -> u64 {
+        let accounts = self.accounts.values();
+        let of = accounts.filter(|account| client.is_none_or(|id| account.client.id == id));
+        of.flat_map(|account| account.slabs.values())
+            .filter(|entry| entry.slab.memory() == memory)
+            .map(|entry| entry.slots.leased_bytes())
+            .sum()
     }
 
     pub(crate) fn sums(&self, client: ClientId) -> Sums {
@@ -322,11 +336,12 @@ impl Accounts {
         Ok(exported)
     }
 
-    /// Takes out slabs of such clients that nobody uses, together of at least `missing` bytes, or none: the asking
-    /// client's own first, then those that were used least lately.
+    /// Takes out slabs of that kind and such clients that nobody uses, together of at least `missing` bytes, or none:
+    /// the asking client's own first, then those that were used least lately.
     pub(crate) fn take_idle(
         &mut self,
         missing: u64,
+        memory: Memory,
         asking: ClientId,
         of: impl Fn(&Client) -> bool,
     ) -> Vec<SlabState> {
@@ -334,7 +349,7 @@ impl Accounts {
             .iter()
             .filter(|account| of(&account.client))
             .flat_map(|account| account.slabs.values())
-            .filter(|entry| entry.is_idle())
+            .filter(|entry| entry.is_idle() && entry.slab.memory() == memory)
             .map(|entry| {
                 let others = entry.slab.client().id != asking;
                 (others, entry.used, Arc::clone(&entry.slab))

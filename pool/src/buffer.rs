@@ -12,6 +12,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::cuda::{CudaError, CudaMemory, Gpu, to_device, to_host};
 use crate::import::{GiveBack, Import, ImportError, ImportedSlab};
 use crate::landing::Landing;
 use crate::memory::{Mapping, Memory};
@@ -30,6 +31,21 @@ pub struct OutOfBounds {
     pub len: u64,
     /// How much there is.
     pub have: u64,
+}
+
+/// Why bytes of a buffer were not copied.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CopyError {
+    /// They do not lie in the buffer.
+    #[error(transparent)]
+    OutOfBounds(#[from] OutOfBounds),
+    /// This process cannot reach them any more, or not in this way: it is a forked child, the owner is gone, or
+    /// the memory is for reading only.
+    #[error("the buffer's memory cannot be reached in this process")]
+    Gone,
+    /// CUDA refused.
+    #[error(transparent)]
+    Cuda(#[from] CudaError),
 }
 
 /// Exclusive right to one slot; gives it back on drop.
@@ -147,7 +163,7 @@ impl Buffer {
     pub fn memory(&self) -> Memory {
         match &self.held {
             Held::Own(lease) => lease.slab.memory(),
-            Held::Imported(_) => Memory::Host,
+            Held::Imported(import) => import.slab().memory(),
         }
     }
 
@@ -224,6 +240,53 @@ impl Buffer {
             }
             Held::Imported(import) => import.as_mut_slice(),
         }
+    }
+
+    /// The device's memory that it lies in, and the address of its first byte there.
+    fn on_device(&self) -> Result<Option<(&'static Gpu, u64)>, CopyError> {
+        let (gpu, usable) = match &self.held {
+            Held::Own(lease) => {
+                let memory = lease.slab.cuda();
+                (memory.map(CudaMemory::gpu), lease.shared.process.is_this())
+            }
+            Held::Imported(import) => (import.slab().gpu(), import.is_usable()),
+        };
+        match (gpu, usable) {
+            (_, false) => Err(CopyError::Gone),
+            (gpu, true) => Ok(gpu.map(|gpu| (gpu, self.address()))),
+        }
+    }
+
+    fn check_range(&self, offset: u64, len: usize) -> Result<(), OutOfBounds> {
+        let (len, have) = (len as u64, self.len());
+        let fits = offset.checked_add(len).is_some_and(|end| end <= have);
+        fits.then_some(()).ok_or(OutOfBounds { offset, len, have })
+    }
+
+    /// Copies bytes from `offset` on into a slice, from host or device memory.
+    pub fn read_to_host(&self, offset: u64, into: &mut [u8]) -> Result<(), CopyError> {
+        self.check_range(offset, into.len())?;
+        if let Some((gpu, address)) = self.on_device()? {
+            // SAFETY: the slot is this buffer's, in memory that its slab maps; the range lies in the slot.
+            return Ok(unsafe { to_host(gpu, address + offset, into) }?);
+        }
+        let bytes = self.as_slice().ok_or(CopyError::Gone)?;
+        let start = offset as usize;
+        into.copy_from_slice(&bytes[start..start + into.len()]);
+        Ok(())
+    }
+
+    /// Copies a slice to `offset`, to host or device memory.
+    pub fn write_from_host(&mut self, offset: u64, data: &[u8]) -> Result<(), CopyError> {
+        self.check_range(offset, data.len())?;
+        if let Some((gpu, address)) = self.on_device()? {
+            // SAFETY: as in `read_to_host`; and self is borrowed mutably.
+            return Ok(unsafe { to_device(gpu, address + offset, data) }?);
+        }
+        let bytes = self.as_mut_slice().ok_or(CopyError::Gone)?;
+        let start = offset as usize;
+        bytes[start..start + data.len()].copy_from_slice(data);
+        Ok(())
     }
 
     /// Ends the handle of a slot of another process's pool without giving the slot back: its owner answers for

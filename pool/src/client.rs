@@ -3,17 +3,19 @@
 //! Every handle of a pool is one client's; the process's own is the first. What a client leases lies in slabs
 //! that were made for it, and when the client is gone so are they.
 
-use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 
 use event_listener::Event;
 
 use crate::accounts::Figures;
+use crate::cuda::{CudaShare, IPC_HANDLE};
 use crate::group::{Group, GroupOptions};
+use crate::memory::Memory;
 use crate::memory::SLAB_ALIGN;
 use crate::options::PoolError;
 use crate::pool::Pool;
+use crate::room::Tally;
 use crate::shared::Shared;
 use crate::slab::{SlabId, SlabStats};
 
@@ -22,7 +24,7 @@ use crate::slab::{SlabId, SlabStats};
 pub struct ClientOptions {
     /// What errors and logs call it.
     pub name: Arc<str>,
-    /// The most bytes ever mapped for it, within the pool's bound. `None`: the pool's bound.
+    /// The most bytes of each kind of memory ever mapped for it, within the pool's bound. `None`: the pool's bound.
     pub max_bytes: Option<u64>,
     /// With which others it is bounded together.
     pub group: Option<GroupOptions>,
@@ -54,11 +56,14 @@ pub(crate) struct ClientId(pub(crate) u64);
 pub(crate) struct Client {
     pub(crate) id: ClientId,
     pub(crate) name: Arc<str>,
+    /// Of host memory.
     pub(crate) max_bytes: u64,
+    /// Of each kind of memory, beside the pool's bound.
+    most: u64,
     pub(crate) group: Option<Arc<Group>>,
     pub(crate) slab_bytes: u64,
     pub(crate) read_only: bool,
-    pub(crate) mapped: AtomicU64,
+    pub(crate) mapped: Tally,
     /// Told when one of its leases ended, or it is retired.
     pub(crate) freed: Event,
     /// Held while a slab is made for it, so that two requests do not make two.
@@ -74,12 +79,12 @@ impl Client {
     ) -> Result<Self, PoolError> {
         let group = options.group.map(|group| shared.groups.join(group));
         let of_group = group.as_ref().map_or(u64::MAX, |group| group.max_bytes);
-        let asked = options.max_bytes.unwrap_or(shared.max_bytes).min(of_group);
+        let most = options.max_bytes.unwrap_or(u64::MAX).min(of_group);
         let slab_bytes = options.slab_bytes.unwrap_or(shared.options.slab_bytes);
-        let max_bytes = asked.min(shared.max_bytes) / SLAB_ALIGN * SLAB_ALIGN;
+        let max_bytes = most.min(shared.max_bytes) / SLAB_ALIGN * SLAB_ALIGN;
         if max_bytes == 0 || slab_bytes < SLAB_ALIGN {
             return Err(PoolError::TooSmall {
-                max_bytes: asked,
+                max_bytes: most.min(shared.max_bytes),
                 slab_bytes,
             });
         }
@@ -87,10 +92,11 @@ impl Client {
             id,
             name: options.name,
             max_bytes,
+            most,
             group,
             slab_bytes,
             read_only: options.read_only,
-            mapped: AtomicU64::new(0),
+            mapped: Tally::default(),
             freed: Event::new(),
             growing: Mutex::new(()),
         })
@@ -98,6 +104,11 @@ impl Client {
 }
 
 impl Client {
+    /// The most bytes of a kind of memory ever mapped for it, given the pool's bound.
+    pub(crate) fn bound(&self, of_pool: u64) -> u64 {
+        self.most.min(of_pool) / SLAB_ALIGN * SLAB_ALIGN
+    }
+
     /// Whether the two are bounded together.
     pub(crate) fn is_with(&self, other: &Client) -> bool {
         match (&self.group, &other.group) {
@@ -125,12 +136,50 @@ impl Drop for Handle {
 /// A slab as another process gets it.
 #[derive(Debug)]
 pub struct SlabExport {
-    /// A descriptor of its memory, closed on exec.
-    pub fd: OwnedFd,
+    /// What kind of memory it is.
+    pub memory: Memory,
+    /// What it is mapped by.
+    pub share: Share,
     /// Its bytes.
     pub len: u64,
     /// Whether it can only be mapped for reading.
     pub read_only: bool,
+}
+
+/// What another process maps a slab by.
+#[derive(Debug)]
+pub enum Share {
+    /// A descriptor of a memfd, or of [`CudaKind::Vmm`](crate::cuda::CudaKind::Vmm) memory, closed on exec.
+    Descriptor(OwnedFd),
+    /// A handle of [`CudaKind::Legacy`](crate::cuda::CudaKind::Legacy) memory.
+    Ipc([u8; IPC_HANDLE]),
+}
+
+impl Share {
+    /// The descriptor, where it is that.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Share::Descriptor(fd) => Some(fd.as_fd()),
+            Share::Ipc(_) => None,
+        }
+    }
+
+    /// The same, taken.
+    pub fn descriptor(self) -> Option<OwnedFd> {
+        match self {
+            Share::Descriptor(fd) => Some(fd),
+            Share::Ipc(_) => None,
+        }
+    }
+}
+
+impl From<CudaShare<OwnedFd>> for Share {
+    fn from(share: CudaShare<OwnedFd>) -> Self {
+        match share {
+            CudaShare::Descriptor(fd) => Share::Descriptor(fd),
+            CudaShare::Ipc(handle) => Share::Ipc(handle),
+        }
+    }
 }
 
 /// What one client holds at a moment.
@@ -140,7 +189,7 @@ pub struct ClientStats {
     pub name: Arc<str>,
     /// Its bound.
     pub max_bytes: u64,
-    /// Bytes mapped for it, until the last holder of each slab is gone.
+    /// Bytes of host memory mapped for it, until the last holder of each slab is gone.
     pub mapped: u64,
     /// Bytes leased, quarantined ones included.
     pub leased: u64,
@@ -166,10 +215,11 @@ impl Pool {
     pub fn export(&self, slab: SlabId) -> Result<SlabExport, PoolError> {
         let Handle { shared, client } = &**self.owner()?;
         let slab = shared.lock().export(client, slab)?;
-        let fd = slab.export()?;
+        let share = slab.export()?;
         metrics::counter!("s3engine_slab_exports_total").increment(1);
         Ok(SlabExport {
-            fd,
+            memory: slab.memory(),
+            share,
             len: slab.len(),
             read_only: client.read_only,
         })
@@ -215,7 +265,7 @@ impl Pool {
         Ok(ClientStats {
             name: Arc::clone(&client.name),
             max_bytes: client.max_bytes,
-            mapped: client.mapped.load(Ordering::Acquire),
+            mapped: client.mapped.of(Memory::Host),
             leased: sums.leased,
             quarantined: sums.quarantined,
             slabs_made,

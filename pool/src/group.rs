@@ -1,29 +1,24 @@
 //! A bound that several clients have together.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use crate::room::Tally;
 
 /// Clients that are bounded together, such as those of one user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupOptions {
     /// Which clients: all that give the same number.
     pub number: u64,
-    /// The most bytes ever mapped for all of them. The first one's word counts as long as there is any.
+    /// The most bytes of each kind of memory ever mapped for all of them. The first one's word counts as long as
+    /// there is any.
     pub max_bytes: u64,
 }
 
 /// What a group has.
 pub(crate) struct Group {
     pub(crate) max_bytes: u64,
-    pub(crate) mapped: AtomicU64,
-}
-
-impl Group {
-    pub(crate) fn left(&self) -> u64 {
-        let mapped = self.mapped.load(Ordering::Acquire);
-        self.max_bytes.saturating_sub(mapped)
-    }
+    pub(crate) mapped: Tally,
 }
 
 /// The groups of a pool, by their number. One lives as long as a client of it, or memory of such a client.
@@ -39,7 +34,7 @@ impl Groups {
         groups.retain(|_, group| group.strong_count() > 0);
         let group = Arc::new(Group {
             max_bytes: options.max_bytes,
-            mapped: AtomicU64::new(0),
+            mapped: Tally::default(),
         });
         groups.insert(options.number, Arc::downgrade(&group));
         group

@@ -9,7 +9,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::buffer::{OutOfBounds, Place};
-use crate::memory::{Mapping, MemoryError, ReadMapping};
+use crate::cuda::{CudaMapping, CudaShare, Gpu, Uuid};
+use crate::memory::{Mapping, Memory, MemoryError, ReadMapping};
 use crate::process::Process;
 use crate::slab::SlabId;
 use crate::slots::SlotId;
@@ -62,6 +63,7 @@ pub struct ImportedSlab {
 enum View {
     Writable(Mapping),
     ReadOnly(ReadMapping),
+    Cuda(CudaMapping),
 }
 
 impl ImportedSlab {
@@ -77,12 +79,42 @@ impl ImportedSlab {
         } else {
             View::Writable(Mapping::import(fd, len)?)
         };
-        Ok(Arc::new(Self {
+        Ok(Self::of(id, view))
+    }
+
+    /// Maps `len` bytes of a slab of a device's memory. The device is named as it is in every process; this one must
+    /// see it.
+    pub fn map_cuda(
+        share: &CudaShare<BorrowedFd<'_>>,
+        len: u64,
+        id: SlabId,
+        device: Uuid,
+    ) -> Result<Arc<Self>, MemoryError> {
+        let mapping = CudaMapping::import(Gpu::find(device)?, share, len, true)?;
+        Ok(Self::of(id, View::Cuda(mapping)))
+    }
+
+    fn of(id: SlabId, view: View) -> Arc<Self> {
+        Arc::new(Self {
             process: Process::current(),
             id,
             view,
             taken: Mutex::default(),
-        }))
+        })
+    }
+
+    /// What kind of memory it is.
+    pub fn memory(&self) -> Memory {
+        self.gpu()
+            .map_or(Memory::Host, |gpu| Memory::Cuda(gpu.uuid()))
+    }
+
+    /// The device, where it is a device's memory.
+    pub(crate) fn gpu(&self) -> Option<&'static Gpu> {
+        match &self.view {
+            View::Cuda(mapping) => Some(mapping.gpu()),
+            View::Writable(_) | View::ReadOnly(_) => None,
+        }
     }
 
     /// The owner's number for it.
@@ -95,6 +127,7 @@ impl ImportedSlab {
         match &self.view {
             View::Writable(mapping) => mapping.len(),
             View::ReadOnly(mapping) => mapping.len(),
+            View::Cuda(mapping) => mapping.len(),
         }
     }
 
@@ -108,6 +141,7 @@ impl ImportedSlab {
         match &self.view {
             View::Writable(mapping) => mapping.address(),
             View::ReadOnly(mapping) => mapping.address(),
+            View::Cuda(mapping) => mapping.address(),
         }
     }
 
@@ -195,7 +229,7 @@ impl Import {
         self.owned = false;
     }
 
-    fn is_usable(&self) -> bool {
+    pub(crate) fn is_usable(&self) -> bool {
         self.slab.process.is_this() && self.giver.is_alive()
     }
 
@@ -211,6 +245,7 @@ impl Import {
             View::Writable(mapping) => unsafe { mapping.slice(offset, len) },
             // SAFETY: the same.
             View::ReadOnly(mapping) => unsafe { mapping.slice(offset, len) },
+            View::Cuda(_) => return None,
         })
     }
 

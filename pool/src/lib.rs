@@ -24,11 +24,13 @@
 //! - A [`Window`] that was armed for remote writes and dropped before it was disarmed sends its slot to
 //!   quarantine. The slot comes back only after every registration of its slab was revoked.
 //! - In a forked child the pool gives nothing, its buffers cannot be reached, and nothing of the parent's is undone.
-//! - The bytes mapped never exceed [`PoolOptions::max_bytes`], quarantined ones included.
+//! - The bytes of host memory that are mapped never exceed [`PoolOptions::max_bytes`], quarantined ones included;
+//!   those of a CUDA device never [`PoolOptions::max_cuda_bytes`].
 
 mod accounts;
 mod buffer;
 mod client;
+pub mod cuda;
 mod group;
 mod host;
 mod import;
@@ -48,8 +50,8 @@ mod slab;
 mod slots;
 mod waiting;
 
-pub use buffer::{Buffer, OutOfBounds};
-pub use client::{ClientOptions, ClientStats, SlabExport};
+pub use buffer::{Buffer, CopyError, OutOfBounds};
+pub use client::{ClientOptions, ClientStats, Share, SlabExport};
 pub use group::GroupOptions;
 pub use host::HugePages;
 pub use import::{GiveBack, ImportError, ImportedSlab};
@@ -59,7 +61,7 @@ pub use ledger::{
 };
 pub use limit::{MemoryLimit, memory_limit};
 pub use memory::{Mapping, Memory, MemoryError, Pages};
-pub use options::{MemoryBound, PoolError, PoolOptions, PoolStats};
+pub use options::{CudaStats, MemoryBound, PoolError, PoolOptions, PoolStats};
 pub use pool::Pool;
 pub use process::Process;
 pub use registrar::{RegisterError, Registrar, RegistrationHandle, RevokeError, Segment};

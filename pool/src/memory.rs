@@ -15,22 +15,33 @@ use rustix::fs::SealFlags;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::buffer::OutOfBounds;
+use crate::cuda::{CudaError, Gpu, Uuid};
 
 /// Slabs start at a multiple of this, so that any slot alignment up to it can be met.
 pub(crate) const SLAB_ALIGN: u64 = 2 << 20;
 
 /// What kind of memory a slab consists of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Memory {
     /// Memory of this host, readable by its processors.
     Host,
+    /// Memory of a CUDA device, named as it is in every process.
+    Cuda(Uuid),
+}
+
+impl Memory {
+    /// Memory of the device that has this number in this process.
+    pub fn cuda(ordinal: u32) -> Result<Self, CudaError> {
+        Ok(Memory::Cuda(Gpu::nth(ordinal)?.uuid()))
+    }
 }
 
 impl fmt::Display for Memory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Memory::Host => f.write_str("host"),
+            Memory::Cuda(uuid) => write!(f, "cuda {uuid}"),
         }
     }
 }
@@ -73,6 +84,9 @@ pub enum MemoryError {
         /// The system's error.
         source: io::Error,
     },
+    /// CUDA refused.
+    #[error(transparent)]
+    Cuda(#[from] CudaError),
     /// A descriptor that cannot be imported safely.
     #[error("cannot import memory: {why}")]
     NotImportable {

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::cuda::{CudaError, Uuid};
 use crate::host::HugePages;
 use crate::ledger::LedgerStats;
 use crate::limit::{MemoryLimit, memory_limit};
@@ -19,6 +20,8 @@ pub struct PoolOptions {
     /// The most bytes ever mapped. `None`: half of what this process may use. Memory of a slab that was given
     /// up counts until this process unmaps it; a peer that is silent may hold it longer.
     pub max_bytes: Option<u64>,
+    /// The most bytes ever mapped of one CUDA device. `None`: half of its memory.
+    pub max_cuda_bytes: Option<u64>,
     /// Alignment of slots where a request names none: a power of two from 4 KiB to 2 MiB.
     pub align: u64,
     /// Whether to ask for huge pages.
@@ -36,6 +39,7 @@ impl Default for PoolOptions {
         Self {
             slab_bytes: 256 << 20,
             max_bytes: None,
+            max_cuda_bytes: None,
             align: 4096,
             huge_pages: HugePages::Auto,
             quarantine_max: Duration::from_secs(10),
@@ -165,14 +169,20 @@ pub enum PoolError {
     Memory(#[from] MemoryError),
 }
 
+impl From<CudaError> for PoolError {
+    fn from(error: CudaError) -> Self {
+        PoolError::Memory(error.into())
+    }
+}
+
 /// What a pool holds at a moment.
 #[derive(Clone, Debug, Default)]
 pub struct PoolStats {
     /// The bound.
     pub max_bytes: u64,
-    /// Bytes mapped.
+    /// Bytes of host memory mapped.
     pub mapped: u64,
-    /// Bytes leased, quarantined ones included.
+    /// Bytes leased of all kinds of memory, quarantined ones included.
     pub leased: u64,
     /// Bytes in quarantine.
     pub quarantined: u64,
@@ -184,8 +194,21 @@ pub struct PoolStats {
     pub exports: u64,
     /// The slabs there are.
     pub slabs: Vec<SlabStats>,
+    /// CUDA devices of which memory is mapped.
+    pub cuda: Vec<CudaStats>,
     /// What registering has cost.
     pub ledger: LedgerStats,
+}
+
+/// What a pool has of one CUDA device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CudaStats {
+    /// The device.
+    pub device: Uuid,
+    /// Bytes mapped.
+    pub mapped: u64,
+    /// The bound.
+    pub max_bytes: u64,
 }
 
 pub(crate) fn check_align(align: u64) -> Result<(), PoolError> {

@@ -125,7 +125,7 @@ impl Pool {
             Inner::Owner(handle) => &**handle,
             Inner::Remote(remote) => return remote.pool.try_alloc(len, memory, align),
         };
-        let max_bytes = client.max_bytes;
+        let max_bytes = client.bound(shared.bound(memory)?);
         if len
             .checked_next_multiple_of(SLAB_ALIGN)
             .is_none_or(|needed| needed > max_bytes)
@@ -276,13 +276,14 @@ impl Pool {
         let slabs = slabs.map(Figures::of).collect();
         let mut stats = PoolStats {
             max_bytes: shared.max_bytes,
-            mapped: shared.room.mapped(),
+            mapped: shared.room.mapped(Memory::Host),
             leased: accounts.total.leased,
             quarantined: accounts.total.quarantined,
             slabs_made: accounts.made,
             clients: accounts.clients() as u64,
             exports: accounts.exports,
             slabs: Vec::new(),
+            cuda: shared.cuda_stats(),
             ledger: shared.counters.stats(),
         };
         drop(accounts);

@@ -3,6 +3,7 @@
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
+use crate::cuda::{CudaKind, CudaMemory};
 use crate::{Memory, SlabId};
 
 /// A piece of a slab, below the fabric's registration limit, as a fabric sees it.
@@ -18,10 +19,14 @@ pub struct Segment<'a> {
     pub address: u64,
     /// Its length in bytes.
     pub len: u64,
-    /// The slab's exportable descriptor.
-    pub fd: BorrowedFd<'a>,
+    /// The slab's exportable descriptor, if it has one: a memfd's, or one that CUDA imports.
+    pub fd: Option<BorrowedFd<'a>>,
     /// Where the segment starts within `fd`.
     pub fd_offset: u64,
+    /// Bytes of the whole slab: CUDA imports no less.
+    pub slab_len: u64,
+    /// The slab's CUDA memory: its kind, and its dma_buf.
+    pub cuda: Option<&'a CudaMemory>,
 }
 
 /// A fabric's own number for one registration. Never given out twice by one fabric.
@@ -35,6 +40,11 @@ pub trait Registrar: Send + Sync {
 
     /// The longest segment that one registration can cover.
     fn segment_limit(&self) -> u64;
+
+    /// What CUDA memory it can register.
+    fn cuda_kind(&self) -> CudaKind {
+        CudaKind::Vmm
+    }
 
     /// Makes `segment` a target for remote writes.
     fn register(&self, segment: Segment<'_>) -> Result<RegistrationHandle, RegisterError>;

@@ -1,6 +1,6 @@
 //! The pool's bound: how many bytes are mapped, and how room for a slab is found within it.
 
-use std::sync::atomic::Ordering;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use event_listener::Event;
@@ -8,34 +8,67 @@ use event_listener::Event;
 use crate::accounts::Wanted;
 use crate::buffer::Place;
 use crate::client::Client;
-use crate::memory::SLAB_ALIGN;
+use crate::cuda::Uuid;
+use crate::memory::{Memory, SLAB_ALIGN};
 use crate::options::{MemoryBound, PoolError};
 use crate::shared::Shared;
 use crate::slab::Slab;
 
+/// Bytes mapped, by the kind of memory.
+#[derive(Default)]
+pub(crate) struct Tally(Mutex<BTreeMap<Memory, u64>>);
+
+impl Tally {
+    /// Held for a sum at most, and no other lock is taken under it.
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Memory, u64>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn of(&self, memory: Memory) -> u64 {
+        self.lock().get(&memory).copied().unwrap_or(0)
+    }
+
+    /// Calls `show` under the lock, so that no older figure is shown after a newer one.
+    fn add(&self, memory: Memory, bytes: i128, show: impl FnOnce(u64)) {
+        let mut mapped = self.lock();
+        let sum = mapped.entry(memory).or_default();
+        *sum = u64::try_from(i128::from(*sum) + bytes).unwrap_or(0);
+        show(*sum);
+    }
+}
+
 /// Bytes mapped by all slabs of a pool.
 #[derive(Default)]
 pub(crate) struct Room {
-    mapped: Mutex<u64>,
+    mapped: Tally,
     /// Told when any client may find room that it did not find before.
     pub(crate) freed: Event,
 }
 
 impl Room {
-    /// Held for a sum at most, and no other lock is taken under it.
-    fn lock(&self) -> MutexGuard<'_, u64> {
-        self.mapped.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn mapped(&self, memory: Memory) -> u64 {
+        self.mapped.of(memory)
     }
 
-    pub(crate) fn mapped(&self) -> u64 {
-        *self.lock()
+    /// Bytes mapped of each device.
+    pub(crate) fn cuda(&self) -> Vec<(Uuid, u64)> {
+        let mapped = self.mapped.lock();
+        let devices = mapped.iter().filter_map(|(memory, &mapped)| match memory {
+            Memory::Cuda(uuid) if mapped > 0 => Some((*uuid, mapped)),
+            _ => None,
+        });
+        devices.collect()
     }
 
-    /// Under the lock, so that no older figure is shown after a newer one.
-    fn add(&self, bytes: i128) {
-        let mut mapped = self.lock();
-        *mapped = u64::try_from(i128::from(*mapped) + bytes).unwrap_or(0);
-        metrics::gauge!("s3engine_pool_mapped_bytes").set(*mapped as f64);
+    fn add(&self, memory: Memory, bytes: i128) {
+        let gauge = match memory {
+            Memory::Host => metrics::gauge!("s3engine_pool_mapped_bytes"),
+            Memory::Cuda(uuid) => {
+                metrics::gauge!("s3engine_pool_cuda_mapped_bytes", "device" => uuid.to_string())
+            }
+        };
+        self.mapped
+            .add(memory, bytes, |mapped| gauge.set(mapped as f64));
     }
 }
 
@@ -43,21 +76,39 @@ impl Room {
 pub(crate) struct Reservation {
     room: Arc<Room>,
     client: Arc<Client>,
+    memory: Memory,
     len: u64,
 }
 
 impl Reservation {
-    fn new(room: &Arc<Room>, client: &Arc<Client>, len: u64) -> Self {
-        room.add(len.into());
-        client.mapped.fetch_add(len, Ordering::AcqRel);
-        if let Some(group) = &client.group {
-            group.mapped.fetch_add(len, Ordering::AcqRel);
-        }
-        Self {
+    fn new(room: &Arc<Room>, client: &Arc<Client>, memory: Memory, len: u64) -> Self {
+        let reserved = Self {
             room: Arc::clone(room),
             client: Arc::clone(client),
+            memory,
             len,
+        };
+        reserved.add(len.into());
+        reserved
+    }
+
+    fn add(&self, bytes: i128) {
+        self.room.add(self.memory, bytes);
+        self.client.mapped.add(self.memory, bytes, drop);
+        if let Some(group) = &self.client.group {
+            group.mapped.add(self.memory, bytes, drop);
         }
+    }
+
+    /// Gives back what is over `len` bytes.
+    pub(crate) fn shrink(&mut self, len: u64) {
+        let less = self.len.saturating_sub(len);
+        self.len -= less;
+        self.add(-i128::from(less));
+    }
+
+    pub(crate) fn memory(&self) -> Memory {
+        self.memory
     }
 
     pub(crate) fn len(&self) -> u64 {
@@ -71,11 +122,7 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        self.client.mapped.fetch_sub(self.len, Ordering::AcqRel);
-        if let Some(group) = &self.client.group {
-            group.mapped.fetch_sub(self.len, Ordering::AcqRel);
-        }
-        self.room.add(-i128::from(self.len));
+        self.add(-i128::from(self.len));
         self.room.freed.notify(usize::MAX);
     }
 }
@@ -101,16 +148,24 @@ impl Shared {
         wanted: Wanted,
     ) -> Result<Found, PoolError> {
         let needed = wanted.len.max(1).next_multiple_of(SLAB_ALIGN);
-        let slab_bytes = client.slab_bytes.min(client.max_bytes);
+        let memory = wanted.memory;
+        let of_pool = self.bound(memory)?;
+        let of_client = client.bound(of_pool);
+        let slab_bytes = client.slab_bytes.min(of_client);
         let whole = slab_bytes.next_multiple_of(SLAB_ALIGN).max(needed);
         // Only one looks for room at a time; meanwhile it only grows.
         let _looking = self
             .making_room
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        let of_client = || left(client.max_bytes, client.mapped.load(Ordering::Acquire));
-        let of_group = || client.group.as_ref().map_or(u64::MAX, |group| group.left());
-        let of_pool = || left(self.max_bytes, self.room.mapped());
+        let of_client = || left(of_client, client.mapped.of(memory));
+        let of_group = || {
+            let group = client.group.as_ref();
+            group.map_or(u64::MAX, |group| {
+                left(group.max_bytes, group.mapped.of(memory))
+            })
+        };
+        let of_pool = || left(of_pool, self.room.mapped(memory));
         let own = |other: &Client| other.id == client.id;
         let theirs = |other: &Client| other.is_with(client);
         let all = |_: &Client| true;
@@ -132,11 +187,13 @@ impl Shared {
         }
         let short = scopes.iter().find(|(room, ..)| room() < needed);
         if let Some(&(.., bound)) = short {
-            return Err(self.full(client, wanted.len, bound));
+            return Err(self.full(client, wanted, bound)?);
         }
         let room = of_client().min(of_group()).min(of_pool());
         let len = whole.min(room - room % SLAB_ALIGN);
-        Ok(Found::Room(Reservation::new(&self.room, client, len)))
+        Ok(Found::Room(Reservation::new(
+            &self.room, client, memory, len,
+        )))
     }
 
     /// Destroys slabs of such clients that nobody uses, as many as make `missing` bytes of room, but only where that
@@ -153,7 +210,7 @@ impl Shared {
             accounts.report();
             return Ok(Some(found));
         }
-        let taken = accounts.take_idle(missing, client.id, of);
+        let taken = accounts.take_idle(missing, wanted.memory, client.id, of);
         drop(accounts);
         let deadline = self.revoke_deadline();
         for entry in taken {
@@ -168,19 +225,27 @@ impl Shared {
     }
 
     /// The error of a bound that leaves no room now.
-    pub(crate) fn full(&self, client: &Client, len: u64, bound: MemoryBound) -> PoolError {
+    pub(crate) fn full(
+        &self,
+        client: &Client,
+        wanted: Wanted,
+        bound: MemoryBound,
+    ) -> Result<PoolError, PoolError> {
+        let memory = wanted.memory;
+        let of_pool = self.bound(memory)?;
         let (leased, max_bytes) = match (bound, &client.group) {
-            (MemoryBound::Group, Some(group)) => {
-                (group.mapped.load(Ordering::Acquire), group.max_bytes)
+            (MemoryBound::Group, Some(group)) => (group.mapped.of(memory), group.max_bytes),
+            (MemoryBound::Client, _) => {
+                let leased = self.lock().leased(Some(client.id), memory);
+                (leased, client.bound(of_pool))
             }
-            (MemoryBound::Client, _) => (self.lock().sums(client.id).leased, client.max_bytes),
-            _ => (self.lock().total.leased, self.max_bytes),
+            _ => (self.lock().leased(None, memory), of_pool),
         };
-        PoolError::WouldBlock {
-            len,
+        Ok(PoolError::WouldBlock {
+            len: wanted.len,
             leased,
             max_bytes,
             bound,
-        }
+        })
     }
 }

@@ -9,15 +9,16 @@ use event_listener::Event;
 use crate::accounts::{Accounts, Released, SlabState, Wanted};
 use crate::buffer::{Buffer, Lease, Place};
 use crate::client::{Client, ClientId, ClientOptions, Handle};
+use crate::cuda::{CudaError, CudaKind, CudaMemory, Gpu, Uuid};
 use crate::group::Groups;
 use crate::host::HostMemory;
 use crate::ledger::{Counters, FabricId, RegistrationUse, UnregisteredWhy};
-use crate::memory::Memory;
-use crate::options::{MemoryBound, PoolError, PoolOptions};
+use crate::memory::{Memory, SLAB_ALIGN};
+use crate::options::{CudaStats, MemoryBound, PoolError, PoolOptions};
 use crate::process::Process;
 use crate::registrar::{Registrar, RevokeError};
 use crate::room::{Found, Reservation, Room};
-use crate::slab::{Slab, SlabId};
+use crate::slab::{Backing, Slab, SlabId};
 use crate::slots::SlotId;
 
 /// What all handles of a pool share.
@@ -125,7 +126,7 @@ impl Shared {
         }
         let slab = match self.find_room(client, wanted)? {
             Found::Slot(slab, place) => return Ok(self.hand_out(slab, place)),
-            Found::Room(room) => self.make_slab(client, room, wanted.memory)?,
+            Found::Room(room) => self.make_slab(client, room, wanted)?,
         };
         let mut accounts = self.lock();
         let added = accounts.add(&slab);
@@ -134,7 +135,7 @@ impl Shared {
         drop(accounts);
         match leased {
             Ok(Some((slab, place))) => Ok(self.hand_out(slab, place)),
-            Ok(None) => Err(self.full(client, wanted.len, MemoryBound::Pool)),
+            Ok(None) => Err(self.full(client, wanted, MemoryBound::Pool)?),
             // Retired meanwhile.
             Err(error) => {
                 let _ = self.revoke(&slab, self.revoke_deadline());
@@ -146,13 +147,14 @@ impl Shared {
     fn make_slab(
         &self,
         client: &Client,
-        room: Reservation,
-        memory: Memory,
+        mut room: Reservation,
+        wanted: Wanted,
     ) -> Result<Arc<Slab>, PoolError> {
-        let memory = match memory {
-            Memory::Host => HostMemory::create(room.len(), self.options.huge_pages)?,
+        let backing = match wanted.memory {
+            Memory::Host => Backing::Host(HostMemory::create(room.len(), self.options.huge_pages)?),
+            Memory::Cuda(uuid) => Backing::Cuda(self.make_cuda(uuid, &mut room, wanted.len)?),
         };
-        let slab = Slab::host(SlabId::next(), memory, room);
+        let slab = Slab::new(SlabId::next(), backing, room);
         if client.read_only {
             slab.close_to_others()?;
         }
@@ -160,9 +162,57 @@ impl Shared {
             slab = slab.id().0,
             client = &*client.name,
             bytes = slab.len(),
+            memory = %slab.memory(),
+            cuda = slab.cuda().map(|memory| tracing::field::display(memory.kind())),
             "slab made"
         );
         Ok(Arc::new(slab))
+    }
+
+    /// Memory of a device: as much as there is room for, or where the device has less, as much as is needed.
+    fn make_cuda(
+        &self,
+        uuid: Uuid,
+        room: &mut Reservation,
+        needed: u64,
+    ) -> Result<CudaMemory, CudaError> {
+        let gpu = Gpu::find(uuid)?;
+        let legacy = |fabric: &Arc<dyn Registrar>| fabric.cuda_kind() == CudaKind::Legacy;
+        let kind = match !gpu.shares_by_descriptor() || self.fabrics.iter().any(legacy) {
+            true => CudaKind::Legacy,
+            false => CudaKind::Vmm,
+        };
+        let needed = needed.max(1).next_multiple_of(SLAB_ALIGN);
+        match CudaMemory::create(gpu, room.len(), kind) {
+            Err(error) if error.is_out_of_memory() && needed < room.len() => {
+                room.shrink(needed);
+                CudaMemory::create(gpu, needed, kind)
+            }
+            made => made,
+        }
+    }
+
+    /// The most bytes of a kind of memory ever mapped.
+    pub(crate) fn bound(&self, memory: Memory) -> Result<u64, CudaError> {
+        let Memory::Cuda(uuid) = memory else {
+            return Ok(self.max_bytes);
+        };
+        let half = Gpu::find(uuid)?.memory() / 2;
+        let most = self.options.max_cuda_bytes.unwrap_or(half);
+        Ok(most - most % SLAB_ALIGN)
+    }
+
+    pub(crate) fn cuda_stats(&self) -> Vec<CudaStats> {
+        let stats = self
+            .room
+            .cuda()
+            .into_iter()
+            .map(|(device, mapped)| CudaStats {
+                device,
+                mapped,
+                max_bytes: self.bound(Memory::Cuda(device)).unwrap_or(0),
+            });
+        stats.collect()
     }
 
     /// Revokes and unmaps slabs that were taken out of the accounts.

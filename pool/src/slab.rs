@@ -1,10 +1,11 @@
 //! One allocation: the unit of registration, revocation and export.
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::client::Client;
+use crate::client::{Client, Share};
+use crate::cuda::{CudaKind, CudaMemory};
 use crate::host::HostMemory;
 use crate::ledger::SlabLedger;
 use crate::memory::{MappedPages, Mapping, Memory, MemoryError, Pages};
@@ -22,9 +23,10 @@ impl SlabId {
     }
 }
 
-/// What a slab is made of. CUDA memory joins as another variant.
-enum Backing {
+/// What a slab is made of.
+pub(crate) enum Backing {
     Host(HostMemory),
+    Cuda(CudaMemory),
 }
 
 pub(crate) struct Slab {
@@ -36,10 +38,10 @@ pub(crate) struct Slab {
 }
 
 impl Slab {
-    pub(crate) fn host(id: SlabId, memory: HostMemory, reserved: Reservation) -> Self {
+    pub(crate) fn new(id: SlabId, backing: Backing, reserved: Reservation) -> Self {
         Self {
             id,
-            backing: Backing::Host(memory),
+            backing,
             reserved,
             ledger: SlabLedger::default(),
         }
@@ -59,14 +61,22 @@ impl Slab {
     }
 
     pub(crate) fn memory(&self) -> Memory {
-        match self.backing {
-            Backing::Host(_) => Memory::Host,
+        self.reserved.memory()
+    }
+
+    /// The pages of host memory.
+    pub(crate) fn pages(&self) -> Option<&MappedPages> {
+        match &self.backing {
+            Backing::Host(memory) => Some(memory.pages()),
+            Backing::Cuda(_) => None,
         }
     }
 
-    pub(crate) fn pages(&self) -> &MappedPages {
+    /// The device's memory, where it is that.
+    pub(crate) fn cuda(&self) -> Option<&CudaMemory> {
         match &self.backing {
-            Backing::Host(memory) => memory.pages(),
+            Backing::Host(_) => None,
+            Backing::Cuda(memory) => Some(memory),
         }
     }
 
@@ -74,6 +84,7 @@ impl Slab {
     pub(crate) fn mapping(&self) -> Option<&Mapping> {
         match &self.backing {
             Backing::Host(memory) => Some(memory.mapping()),
+            Backing::Cuda(_) => None,
         }
     }
 
@@ -81,33 +92,41 @@ impl Slab {
     pub(crate) fn address(&self) -> u64 {
         match &self.backing {
             Backing::Host(memory) => memory.mapping().address(),
+            Backing::Cuda(memory) => memory.address(),
         }
     }
 
-    /// Keeps other users from opening the memory anew.
+    /// Keeps other users from opening the memory anew. A device's memory knows no such difference.
     pub(crate) fn close_to_others(&self) -> Result<(), MemoryError> {
         match &self.backing {
             Backing::Host(memory) => memory.close_to_others(),
+            Backing::Cuda(_) => Ok(()),
         }
     }
 
-    /// A descriptor to hand to the client's process.
-    pub(crate) fn export(&self) -> Result<OwnedFd, MemoryError> {
+    /// What the client's process maps it by.
+    pub(crate) fn export(&self) -> Result<Share, MemoryError> {
         match &self.backing {
-            Backing::Host(memory) => memory.export(self.client().read_only),
+            Backing::Host(memory) => memory
+                .export(self.client().read_only)
+                .map(Share::Descriptor),
+            Backing::Cuda(memory) => Ok(memory.export()?.into()),
         }
     }
 
-    /// Frees the pages even while the client's process maps them. Not possible where it only reads.
+    /// Frees the pages even while the client's process maps them. A device's memory is free when its last
+    /// mapping ends.
     pub(crate) fn discard(&self) -> Result<(), MemoryError> {
         match &self.backing {
             Backing::Host(memory) => memory.discard(),
+            Backing::Cuda(_) => Ok(()),
         }
     }
 
-    fn fd(&self) -> BorrowedFd<'_> {
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.backing {
-            Backing::Host(memory) => memory.fd(),
+            Backing::Host(memory) => Some(memory.fd()),
+            Backing::Cuda(memory) => memory.descriptor(),
         }
     }
 
@@ -120,6 +139,8 @@ impl Slab {
             len,
             fd: self.fd(),
             fd_offset: start,
+            slab_len: self.len(),
+            cuda: self.cuda(),
         }
     }
 }
@@ -137,6 +158,8 @@ pub struct SlabStats {
     pub leased: u64,
     /// Bytes that nobody may touch until the slab is revoked.
     pub quarantined: u64,
-    /// The pages it was given.
-    pub pages: Pages,
+    /// How CUDA memory was made.
+    pub cuda: Option<CudaKind>,
+    /// The pages that host memory was given.
+    pub pages: Option<Pages>,
 }

@@ -1,6 +1,5 @@
 //! Clients that come and go leave nothing behind. Alone in its process, whose descriptors and mappings it counts.
 
-use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use books::{Books, pool_with, wait_until};
@@ -35,8 +34,13 @@ fn two_hundred_clients_leave_no_memory_no_mapping_and_no_descriptor() {
         let buffer = pool.alloc(MIB, Memory::Host, wait).unwrap();
         let slab = buffer.slot().slab;
         let export = pool.export(slab).unwrap();
-        let imported =
-            ImportedSlab::map(export.fd.as_fd(), export.len, slab, export.read_only).unwrap();
+        let imported = ImportedSlab::map(
+            export.share.fd().unwrap(),
+            export.len,
+            slab,
+            export.read_only,
+        )
+        .unwrap();
         match nth % 4 {
             // Dies with a lease, with one in doubt, properly, and with one that is used after it.
             0 => drop(pool),

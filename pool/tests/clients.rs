@@ -1,6 +1,5 @@
 //! The owner's side of clients: whose slabs are whose, how they end, and within which bounds.
 
-use std::os::fd::AsFd;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -92,7 +91,7 @@ fn only_a_clients_own_slabs_are_exported_to_it() {
     }
     let export = a.export(slab).unwrap();
     assert_eq!((export.len, export.read_only), (4 * MIB, false));
-    let flags = rustix::io::fcntl_getfd(&export.fd).unwrap();
+    let flags = rustix::io::fcntl_getfd(export.share.fd().unwrap()).unwrap();
     assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
     assert_eq!(a.client_stats().unwrap().exports, 1);
     assert_eq!(host.stats().exports, 1);
@@ -256,7 +255,7 @@ fn an_idle_slab_of_a_client_makes_room_for_another_and_its_number_never_comes_ag
     buffer.as_mut_slice().unwrap().fill(0xaa);
     let slab = buffer.slot().slab;
     let export = a.export(slab).unwrap();
-    let imported = ImportedSlab::map(export.fd.as_fd(), export.len, slab, false).unwrap();
+    let imported = ImportedSlab::map(export.share.fd().unwrap(), export.len, slab, false).unwrap();
     drop(buffer);
     assert_eq!(a.slabs(), [slab]);
     let changed = a.changed();
@@ -265,7 +264,9 @@ fn an_idle_slab_of_a_client_makes_room_for_another_and_its_number_never_comes_ag
     block_on(changed);
     assert!(a.slabs().is_empty(), "a can see that it is gone");
     assert!(matches!(a.export(slab), Err(PoolError::UnknownSlab { .. })));
-    let blocks = rustix::fs::fstat(&export.fd).unwrap().st_blocks;
+    let blocks = rustix::fs::fstat(export.share.fd().unwrap())
+        .unwrap()
+        .st_blocks;
     assert_eq!(blocks, 0, "free although its client maps it still");
     let again = alloc(&a, 1);
     assert!(again.slot().slab != slab && again.slot().slab != of_b.slot().slab);
@@ -299,7 +300,9 @@ fn a_read_only_slab_is_filled_by_its_owner_and_registered_as_any_other() {
     let slab = buffer.slot().slab;
     let export = reader.export(slab).unwrap();
     assert!(export.read_only);
-    let mode = rustix::fs::fstat(&export.fd).unwrap().st_mode;
+    let mode = rustix::fs::fstat(export.share.fd().unwrap())
+        .unwrap()
+        .st_mode;
     assert_eq!(mode & 0o777, 0o400);
     let mut landing = buffer.into_landing();
     let mut window = landing.window(0, 5).unwrap();

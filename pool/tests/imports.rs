@@ -1,7 +1,6 @@
 //! The client's side: imported slabs, the buffers in them, and a pool that another process answers for. The two
 //! sides are in one process here, and so each sees what the other does.
 
-use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
@@ -46,7 +45,7 @@ impl Session {
             return Arc::clone(slab);
         }
         let export = self.owner.export(id).unwrap();
-        let slab = ImportedSlab::map(export.fd.as_fd(), export.len, id, export.read_only);
+        let slab = ImportedSlab::map(export.share.fd().unwrap(), export.len, id, export.read_only);
         slabs.push(slab.unwrap());
         Arc::clone(&slabs[slabs.len() - 1])
     }
@@ -211,8 +210,8 @@ fn a_client_that_only_reads_cannot_map_what_it_gets_for_writing() {
     let buffer = s.pool.try_alloc(5, Memory::Host).unwrap();
     let slab = buffer.slot().slab;
     let export = s.session.owner.export(slab).unwrap();
-    assert!(ImportedSlab::map(export.fd.as_fd(), export.len, slab, false).is_err());
-    assert!(ImportedSlab::map(export.fd.as_fd(), export.len + 1, slab, true).is_err());
+    assert!(ImportedSlab::map(export.share.fd().unwrap(), export.len, slab, false).is_err());
+    assert!(ImportedSlab::map(export.share.fd().unwrap(), export.len + 1, slab, true).is_err());
 }
 
 #[test]

@@ -115,8 +115,13 @@ impl Model {
             let exported = pool.export(slab);
             prop_assert!(exported.is_err() || other == number);
             let Ok(export) = exported else { continue };
-            let inode = rustix::fs::fstat(&export.fd).unwrap().st_ino;
-            let (first, _) = self.files.entry(inode).or_insert((*number, export.fd));
+            let inode = rustix::fs::fstat(export.share.fd().unwrap())
+                .unwrap()
+                .st_ino;
+            let (first, _) = self
+                .files
+                .entry(inode)
+                .or_insert((*number, export.share.descriptor().unwrap()));
             prop_assert_eq!(&*first, number);
         }
         Ok(())

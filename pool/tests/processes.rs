@@ -44,7 +44,7 @@ fn in_another_process(role: &str, pool: &Pool, slab: SlabId) {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "--ignored", "--nocapture", "a_client"])
         .env(ROLE, role)
-        .stdin(Stdio::from(export.fd))
+        .stdin(Stdio::from(export.share.descriptor().unwrap()))
         .spawn()
         .unwrap();
     let began = Instant::now();
@@ -215,7 +215,7 @@ fn handles_in_a_forked_child_do_nothing_and_the_parents_go_on() {
     let lease = landing.finish().unwrap();
     let (slot, slabs) = (lease.slot(), pool.slabs());
     let export = pool.export(slot.slab).unwrap();
-    let slab = ImportedSlab::map(export.fd.as_fd(), export.len, slot.slab, true).unwrap();
+    let slab = ImportedSlab::map(export.share.fd().unwrap(), export.len, slot.slab, true).unwrap();
     let giver = Arc::new(Counts::default());
     let import = |offset| {
         let giver = Arc::clone(&giver) as Arc<dyn GiveBack>;

@@ -108,8 +108,10 @@ impl Fixture {
             memory: Memory::Host,
             address: 4096,
             len: 4096,
-            fd: fd.as_fd(),
+            fd: Some(fd.as_fd()),
             fd_offset: 0,
+            slab_len: 4096,
+            cuda: None,
         };
         let handle = self.owner.register(segment).unwrap();
         let token = self.owner.token(handle, 4096, 4096).unwrap();

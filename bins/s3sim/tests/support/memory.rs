@@ -133,7 +133,9 @@ pub fn segment(fd: &OwnedFd) -> Segment<'_> {
         memory: Memory::Host,
         address: BASE,
         len: MEMORY as u64,
-        fd: fd.as_fd(),
+        fd: Some(fd.as_fd()),
         fd_offset: 0,
+        slab_len: MEMORY as u64,
+        cuda: None,
     }
 }

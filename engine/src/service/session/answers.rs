@@ -188,7 +188,9 @@ impl Session {
             len: export.len,
             read_only: export.read_only,
         };
-        Ok((slab, export.fd))
+        let fd = export.share.descriptor();
+        let fd = fd.ok_or_else(|| Failure::Refused("its memory has no descriptor".to_owned()))?;
+        Ok((slab, fd))
     }
 
     fn files(&self, count: u64) -> Result<Taken, Failure> {

@@ -221,7 +221,11 @@ impl Registrar for Loopback {
             fd_offset: segment.fd_offset,
         };
         check(&segment, &extent)?;
-        let fd = segment.fd.try_clone_to_owned().map_err(|e| RegisterError {
+        let fd = segment.fd.ok_or_else(|| RegisterError {
+            errno: None,
+            text: "loopback: the slab has no descriptor that a peer could map".into(),
+        })?;
+        let fd = fd.try_clone_to_owned().map_err(|e| RegisterError {
             errno: e.raw_os_error(),
             text: "loopback: cannot duplicate the slab's descriptor".into(),
         })?;

@@ -54,8 +54,10 @@ impl Slab {
             memory,
             address,
             len,
-            fd: self.fd.as_fd(),
+            fd: Some(self.fd.as_fd()),
             fd_offset,
+            slab_len: self.memory.len(),
+            cuda: None,
         }
     }
 

@@ -244,7 +244,7 @@ fn memory_that_cannot_be_mapped_is_an_error_of_the_peer_and_holds_nothing() {
     let setup = Setup::new(4096);
     let file = tempfile::tempfile().unwrap();
     let segment = Segment {
-        fd: file.as_fd(),
+        fd: Some(file.as_fd()),
         ..setup.slab.segment(0, 4096)
     };
     let handle = setup.owner.register(segment).unwrap();

@@ -1,0 +1,17 @@
+//! Memory of CUDA devices.
+//!
+//! The driver is loaded when somebody first asks for CUDA; without one that is an error, and nothing else changes.
+//! Only calls of the driver are made, none of the CUDA runtime: what works here works beside any version of it.
+//! Every call that needs a context binds the device's primary one first (see [`Gpu::bind`]).
+
+mod copy;
+mod device;
+mod driver;
+mod error;
+mod memory;
+
+pub use device::{Bound, Gpu, NotAUuid, Uuid, WriteOrdering};
+pub use error::CudaError;
+pub use memory::{CudaKind, CudaMapping, CudaMemory, CudaShare, IPC_HANDLE};
+
+pub(crate) use copy::{to_device, to_host};
