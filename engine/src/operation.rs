@@ -90,7 +90,8 @@ struct Destination {
 /// Runs a GET to its end.
 pub(crate) async fn run(lane: Rc<Lane>, get: Get, mut report: Report, interrupt: Interrupt) {
     let policy = get.policy.unwrap_or(lane.core.policy);
-    let fixed = get.fixed;
+    // The caller's own memory is nowhere else.
+    let fixed = get.fixed || get.buffer.as_ref().is_some_and(Buffer::is_adopted);
     let (target, buffer) = match prepare(&lane, get, &mut report, &interrupt).await {
         // There is nothing to fetch: a range of no bytes, or an object that is known to be empty.
         Ok((target, buffer)) if target.len == 0 && (target.pin.is_some() || !target.whole) => {

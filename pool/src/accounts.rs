@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use crate::buffer::Place;
 use crate::client::{Client, ClientId};
-use crate::cuda::{CudaKind, CudaMemory};
+use crate::cuda::{CallersRange, CudaError, CudaKind, CudaMemory};
 use crate::memory::{MappedPages, Memory, Smaps};
 use crate::options::PoolError;
 use crate::quarantine::{QuarantinedSlot, Status};
@@ -234,7 +234,9 @@ impl Accounts {
         let Wanted { len, memory, align } = wanted;
         let (account, total) = self.working(client)?;
         let takes_work = |entry: &&mut SlabState| {
-            matches!(entry.status, Status::Active) && entry.slab.memory() == memory
+            matches!(entry.status, Status::Active)
+                && entry.slab.memory() == memory
+                && !entry.slab.is_adopted()
         };
         let found = account
             .slabs
@@ -257,6 +259,70 @@ impl Accounts {
             total.leased += taken;
             (slab, place)
         }))
+    }
+
+    /// A slot of the caller's own memory, `len` bytes at `at` of it, if it is known.
+    pub(crate) fn lease_adopted(
+        &mut self,
+        client: &Client,
+        range: &CallersRange,
+        at: u64,
+        len: u64,
+    ) -> Result<Option<(Arc<Slab>, Place)>, PoolError> {
+        let (account, total) = self.working(client)?;
+        let mut slabs = account.slabs.values_mut();
+        let Some(entry) = slabs.find(|entry| entry.slab.is_of(range)) else {
+            return Ok(None);
+        };
+        let active = matches!(entry.status, Status::Active);
+        let slot = active.then(|| entry.slots.lease_at(at, len)).flatten();
+        let slot = slot.ok_or_else(|| CudaError::Unusable {
+            what: "cannot fill the caller's memory",
+            why: "another GET fills some of these bytes, or may still do so".to_owned(),
+        })?;
+        let place = Place {
+            slot,
+            offset: at,
+            len,
+            align: Slots::GRAIN,
+        };
+        account.sums.leased += len;
+        total.leased += len;
+        Ok(Some((Arc::clone(&entry.slab), place)))
+    }
+
+    /// Takes out slabs of the caller's memory that nobody uses.
+    pub(crate) fn take_adopted(
+        &mut self,
+        client: &Client,
+        of: impl Fn(&Slab) -> bool,
+    ) -> Vec<SlabState> {
+        let account = self.get(client.id);
+        let slabs = account
+            .into_iter()
+            .flat_map(|account| account.slabs.values());
+        let idle = slabs.filter(|entry| entry.is_idle() && of(&entry.slab));
+        let idle: Vec<_> = idle.map(|entry| Arc::clone(&entry.slab)).collect();
+        idle.iter().filter_map(|slab| self.remove(slab)).collect()
+    }
+
+    /// Takes out slabs of the caller's memory so that at most so many are left: those used least lately, and none that
+    /// is in use.
+    pub(crate) fn adopted_beyond(&mut self, client: &Client, most: usize) -> Vec<SlabState> {
+        let account = self.get(client.id);
+        let slabs = account
+            .into_iter()
+            .flat_map(|account| account.slabs.values());
+        let adopted: Vec<_> = slabs.filter(|entry| entry.slab.is_adopted()).collect();
+        let over = adopted.len().saturating_sub(most);
+        let mut idle: Vec<_> = adopted
+            .into_iter()
+            .filter(|entry| entry.is_idle())
+            .collect();
+        idle.sort_by_key(|entry| entry.used);
+        let idle = idle.into_iter().take(over);
+        let idle: Vec<_> = idle.map(|entry| Arc::clone(&entry.slab)).collect();
+        idle.iter().filter_map(|slab| self.remove(slab)).collect()
     }
 
     /// Enters a slab that was made for its client.
@@ -350,6 +416,7 @@ impl Accounts {
             .filter(|account| of(&account.client))
             .flat_map(|account| account.slabs.values())
             .filter(|entry| entry.is_idle() && entry.slab.memory() == memory)
+            .filter(|entry| !entry.slab.is_adopted())
             .map(|entry| {
                 let others = entry.slab.client().id != asking;
                 (others, entry.used, Arc::clone(&entry.slab))

@@ -194,6 +194,14 @@ impl Buffer {
         slab + self.offset()
     }
 
+    /// Whether it is memory that the caller allocated: a GET that cannot go on in it has no other.
+    pub fn is_adopted(&self) -> bool {
+        match &self.held {
+            Held::Own(lease) => lease.slab.is_adopted(),
+            Held::Imported(_) => false,
+        }
+    }
+
     /// Whether `pool`, or another handle of the same pool, leased it.
     pub fn is_of(&self, pool: &Pool) -> bool {
         match &self.held {

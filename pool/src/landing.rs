@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use event_listener::Event;
 
 use crate::buffer::{Buffer, Held, Lease, OutOfBounds};
+use crate::cuda::{CudaError, Flush};
 use crate::ledger::{FabricId, RegistrationUse, UnregisteredWhy};
 use crate::memory::Memory;
 use crate::registrar::RegistrationHandle;
@@ -211,6 +212,20 @@ impl Window {
     /// which has answered does not write is the protocol's promise; this process cannot check it.
     pub fn disarm(&mut self) {
         self.armed = None;
+    }
+
+    /// Makes what a remote has written visible to the kernels that are launched from now on, in whatever process.
+    pub fn make_visible(&self, fabric: FabricId) -> Result<(), CudaError> {
+        let Core { shared, slab, .. } = &*self.core;
+        let registrar = &shared.fabrics[usize::from(fabric.0)];
+        match slab.cuda() {
+            Some(memory) if !registrar.orders_writes() => {
+                let gpu = memory.gpu();
+                let elsewhere = slab.client().id != Shared::HOST;
+                gpu.flush(Flush::needed(gpu.ordering(), elsewhere))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Whether a remote may write.

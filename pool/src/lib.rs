@@ -28,6 +28,7 @@
 //!   those of a CUDA device never [`PoolOptions::max_cuda_bytes`].
 
 mod accounts;
+mod adopt;
 mod buffer;
 mod client;
 pub mod cuda;

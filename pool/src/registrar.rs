@@ -46,6 +46,12 @@ pub trait Registrar: Send + Sync {
         CudaKind::Vmm
     }
 
+    /// Whether each write to a device's memory is visible to every kernel that is launched after its answer, though
+    /// the device promises no such order: no card's is.
+    fn orders_writes(&self) -> bool {
+        false
+    }
+
     /// Makes `segment` a target for remote writes.
     fn register(&self, segment: Segment<'_>) -> Result<RegistrationHandle, RegisterError>;
 

@@ -78,6 +78,8 @@ pub(crate) struct Reservation {
     client: Arc<Client>,
     memory: Memory,
     len: u64,
+    /// Not so for memory that somebody else has allocated.
+    counted: bool,
 }
 
 impl Reservation {
@@ -87,9 +89,26 @@ impl Reservation {
             client: Arc::clone(client),
             memory,
             len,
+            counted: true,
         };
         reserved.add(len.into());
         reserved
+    }
+
+    /// Of memory that the caller has allocated: nothing is occupied.
+    pub(crate) fn of_caller(
+        room: &Arc<Room>,
+        client: &Arc<Client>,
+        memory: Memory,
+        len: u64,
+    ) -> Self {
+        Self {
+            room: Arc::clone(room),
+            client: Arc::clone(client),
+            memory,
+            len,
+            counted: false,
+        }
     }
 
     fn add(&self, bytes: i128) {
@@ -122,6 +141,9 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
+        if !self.counted {
+            return;
+        }
         self.add(-i128::from(self.len));
         self.room.freed.notify(usize::MAX);
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::client::{Client, Share};
-use crate::cuda::{CudaKind, CudaMemory};
+use crate::cuda::{CallersRange, CudaKind, CudaMemory};
 use crate::host::HostMemory;
 use crate::ledger::SlabLedger;
 use crate::memory::{MappedPages, Mapping, Memory, MemoryError, Pages};
@@ -34,6 +34,8 @@ pub(crate) struct Slab {
     /// Dropped before the reservation: the bytes are free when they are counted as free.
     backing: Backing,
     reserved: Reservation,
+    /// What of the caller's memory it is, where it is that.
+    callers: Option<CallersRange>,
     pub(crate) ledger: SlabLedger,
 }
 
@@ -43,8 +45,42 @@ impl Slab {
             id,
             backing,
             reserved,
+            callers: None,
             ledger: SlabLedger::default(),
         }
+    }
+
+    /// Memory of the caller's.
+    pub(crate) fn adopted(
+        id: SlabId,
+        backing: Backing,
+        reserved: Reservation,
+        range: CallersRange,
+    ) -> Self {
+        Self {
+            callers: Some(range),
+            ..Self::new(id, backing, reserved)
+        }
+    }
+
+    /// Whether it is the caller's memory: nothing else is ever leased in it.
+    pub(crate) fn is_adopted(&self) -> bool {
+        self.callers.is_some()
+    }
+
+    /// Whether it is this allocation of the caller's.
+    pub(crate) fn is_of(&self, range: &CallersRange) -> bool {
+        let same = |callers: &CallersRange| {
+            callers.buffer_id == range.buffer_id
+                && (callers.address, callers.len) == (range.address, range.len)
+        };
+        self.callers.as_ref().is_some_and(same)
+    }
+
+    /// Whether it has bytes in common with a range.
+    pub(crate) fn overlaps(&self, address: u64, len: u64) -> bool {
+        let callers = self.callers.as_ref();
+        callers.is_some_and(|callers| callers.overlaps(address, len))
     }
 
     pub(crate) fn id(&self) -> SlabId {

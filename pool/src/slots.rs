@@ -61,14 +61,18 @@ impl Slots {
             let at = start.checked_next_multiple_of(align)?;
             (at.checked_add(len)? <= start + have).then_some((start, have, at))
         })?;
-        self.free.remove(&start);
-        if at > start {
-            self.free.insert(start, at - start);
-        }
-        if at + len < start + have {
-            self.free.insert(at + len, start + have - at - len);
-        }
-        self.leased += len;
+        Some((self.take((start, have), at, len)?, at))
+    }
+
+    /// Leases just these bytes, if nobody has any of them. For memory of which somebody else decides where what lies.
+    pub(crate) fn lease_at(&mut self, at: u64, len: u64) -> Option<SlotId> {
+        let (&start, &have) = self.free.range(..=at).next_back()?;
+        let fits = at.checked_add(len)? <= start + have && len > 0;
+        fits.then(|| self.take((start, have), at, len)).flatten()
+    }
+
+    /// Takes a range out of a free one.
+    fn take(&mut self, (start, have): (u64, u64), at: u64, len: u64) -> Option<SlotId> {
         let index = match self.idle.pop() {
             Some(index) => index,
             None => {
@@ -80,17 +84,22 @@ impl Slots {
                 index
             }
         };
+        self.free.remove(&start);
+        if at > start {
+            self.free.insert(start, at - start);
+        }
+        if at + len < start + have {
+            self.free.insert(at + len, start + have - at - len);
+        }
+        self.leased += len;
         let slot = &mut self.slots[index as usize];
         slot.generation = slot.generation.wrapping_add(1);
         slot.range = Some((at, len));
-        Some((
-            SlotId {
-                slab: self.slab,
-                index,
-                generation: slot.generation,
-            },
-            at,
-        ))
+        Some(SlotId {
+            slab: self.slab,
+            index,
+            generation: slot.generation,
+        })
     }
 
     /// Offset and length of a leased slot.
@@ -154,6 +163,7 @@ mod tests {
     #[derive(Clone, Debug)]
     enum Step {
         Lease { len: u64, align: u32 },
+        LeaseAt { at: u64, len: u64 },
         Release { nth: usize },
         ReleaseAgain { nth: usize },
     }
@@ -161,6 +171,7 @@ mod tests {
     fn step() -> impl Strategy<Value = Step> {
         prop_oneof![
             (0u64..300_000, 12u32..22).prop_map(|(len, align)| Step::Lease { len, align }),
+            (0u64..3_000_000, 0u64..300_000).prop_map(|(at, len)| Step::LeaseAt { at, len }),
             any::<usize>().prop_map(|nth| Step::Release { nth }),
             any::<usize>().prop_map(|nth| Step::ReleaseAgain { nth }),
         ]
@@ -185,6 +196,17 @@ mod tests {
                         }
                         prop_assert!(!dead.contains(&id), "an id is never given out twice");
                         live.push((id, at, size));
+                    }
+                    Step::LeaseAt { at, len: want } => {
+                        let disjoint = |&(_, start, have): &(SlotId, u64, u64)| {
+                            at + want <= start || start + have <= at
+                        };
+                        let free = want > 0 && at + want <= len && live.iter().all(disjoint);
+                        let leased = slots.lease_at(at, want);
+                        prop_assert_eq!(leased.is_some(), free);
+                        let Some(id) = leased else { continue };
+                        prop_assert!(!dead.contains(&id), "an id is never given out twice");
+                        live.push((id, at, want));
                     }
                     Step::Release { nth } if !live.is_empty() => {
                         let (id, _, size) = live.swap_remove(nth % live.len());

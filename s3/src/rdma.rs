@@ -243,7 +243,13 @@ impl RdmaTransport {
                     detail: "a body beside a transfer".into(),
                 });
                 return match response.finish().await {
-                    Some(0) => head.outcome(Path::Rdma, Reason::Ok, bytes, None),
+                    Some(0) => match window.make_visible(self.id) {
+                        Ok(()) => head.outcome(Path::Rdma, Reason::Ok, bytes, None),
+                        Err(error) => {
+                            let error = self.error(part, Reason::RdmaError, error.to_string());
+                            head.outcome(Path::None, error.reason(), 0, Some(error))
+                        }
+                    },
                     _ => head.outcome(Path::None, ended.reason(), 0, Some(ended)),
                 };
             }

@@ -55,6 +55,7 @@ pub enum CudaShare<D> {
 /// Memory of this process's device.
 pub struct CudaMemory {
     mapped: Mapped,
+    kind: CudaKind,
     /// Of memory that was made by the calls for virtual memory.
     descriptor: Option<OwnedFd>,
     dma_buf: OnceLock<Result<OwnedFd, CudaError>>,
@@ -87,9 +88,26 @@ impl CudaMemory {
         };
         Ok(Self {
             mapped,
+            kind,
             descriptor,
             dma_buf: OnceLock::new(),
         })
+    }
+
+    /// Memory that the caller has allocated, and frees.
+    pub(super) fn of_caller(
+        gpu: &'static Gpu,
+        address: u64,
+        len: u64,
+        kind: CudaKind,
+        descriptor: Option<OwnedFd>,
+    ) -> Self {
+        Self {
+            mapped: Mapped::new(gpu, address, len, How::Callers),
+            kind,
+            descriptor,
+            dma_buf: OnceLock::new(),
+        }
     }
 
     /// The device it is on.
@@ -99,10 +117,7 @@ impl CudaMemory {
 
     /// How it was made.
     pub fn kind(&self) -> CudaKind {
-        match self.descriptor {
-            Some(_) => CudaKind::Vmm,
-            None => CudaKind::Legacy,
-        }
+        self.kind
     }
 
     /// Address of the first byte.
@@ -265,7 +280,7 @@ fn keep(fd: i32) -> OwnedFd {
 }
 
 /// A reference to memory that was made by the calls for virtual memory.
-struct Handle<'a> {
+pub(super) struct Handle<'a> {
     gpu: &'a Gpu,
     handle: sys::CUmemGenericAllocationHandle,
 }
@@ -297,13 +312,27 @@ impl<'a> Handle<'a> {
             sys::cuMemCreate(&raw mut handle, len as usize, &raw const prop, 0)
         })?;
         let made = Self { gpu, handle };
+        let fd = made.export()?;
+        Ok((made, fd))
+    }
+
+    /// The memory that is mapped at an address, if it was made by the calls for virtual memory.
+    pub(super) fn retained(gpu: &'a Gpu, address: u64) -> Option<Self> {
+        let mut handle = 0;
+        let pointer = std::ptr::without_provenance_mut(address as usize);
+        // SAFETY: writes one handle; the driver looks the address up, and never reads what is there.
+        let said = unsafe { sys::cuMemRetainAllocationHandle(&raw mut handle, pointer) };
+        (said == sys::CUresult::CUDA_SUCCESS).then_some(Self { gpu, handle })
+    }
+
+    pub(super) fn export(&self) -> Result<OwnedFd, CudaError> {
         let mut fd = -1;
-        // SAFETY: writes one descriptor; the handle was just made.
-        check("exporting a descriptor", gpu, unsafe {
+        // SAFETY: writes one descriptor; the handle is this value's.
+        check("exporting a descriptor", self.gpu, unsafe {
             let to = (&raw mut fd).cast();
-            sys::cuMemExportToShareableHandle(to, handle, DESCRIPTOR, 0)
+            sys::cuMemExportToShareableHandle(to, self.handle, DESCRIPTOR, 0)
         })?;
-        Ok((made, keep(fd)))
+        Ok(keep(fd))
     }
 
     fn import(gpu: &'a Gpu, fd: BorrowedFd<'_>) -> Result<Self, CudaError> {
@@ -354,6 +383,8 @@ enum How {
     Vmm,
     Allocated,
     Opened,
+    /// Whoever allocated it frees it.
+    Callers,
 }
 
 impl Mapped {
@@ -415,7 +446,7 @@ impl Mapped {
 impl Drop for Mapped {
     fn drop(&mut self) {
         // In a forked child there is nothing: the driver's mappings are the parent's.
-        if !self.process.is_this() {
+        if matches!(self.how, How::Callers) || !self.process.is_this() {
             return;
         }
         let bound = self.gpu.bind();
@@ -438,6 +469,7 @@ impl Drop for Mapped {
                     })
                 }
                 How::Allocated => check("cuMemFree", self.gpu, sys::cuMemFree_v2(address)),
+                How::Callers => Ok(()),
                 How::Opened => {
                     let closed = sys::cuIpcCloseMemHandle(address);
                     check("closing an IPC handle", self.gpu, closed)

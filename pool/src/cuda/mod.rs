@@ -4,14 +4,21 @@
 //! Only calls of the driver are made, none of the CUDA runtime: what works here works beside any version of it.
 //! Every call that needs a context binds the device's primary one first (see [`Gpu::bind`]).
 
+mod caller;
 mod copy;
 mod device;
 mod driver;
 mod error;
 mod memory;
+mod release;
+mod visibility;
 
 pub use device::{Bound, Gpu, NotAUuid, Uuid, WriteOrdering};
 pub use error::CudaError;
 pub use memory::{CudaKind, CudaMapping, CudaMemory, CudaShare, IPC_HANDLE};
 
+pub use release::{NotReleased, Stream};
+pub use visibility::Flush;
+
+pub(crate) use caller::CallersRange;
 pub(crate) use copy::{to_device, to_host};

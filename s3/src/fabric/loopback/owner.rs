@@ -214,6 +214,11 @@ impl Registrar for Loopback {
         SEGMENT_LIMIT
     }
 
+    /// A peer answers when the device has copied.
+    fn orders_writes(&self) -> bool {
+        true
+    }
+
     fn register(&self, segment: Segment<'_>) -> Result<RegistrationHandle, RegisterError> {
         let extent = Extent {
             base: segment.address,
