@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use crate::place::{Place, median};
 use crate::process::Process;
-use crate::{Place, median};
 
 /// GETs in flight, over all workers.
 const IN_FLIGHT: usize = 8;
@@ -24,6 +24,8 @@ pub(super) struct Crew {
     pub(super) name: &'static str,
     pub(super) count: usize,
     pub(super) kind: &'static str,
+    /// Where the bytes go: `host`, or `cuda:N`.
+    pub(super) memory: &'static str,
 }
 
 impl Crew {
@@ -31,7 +33,7 @@ impl Crew {
     fn round(self, place: &mut Place, policy: &str, time: Duration) -> Shown {
         let each = (IN_FLIGHT / self.count).to_string();
         let start = |_| {
-            let mut args = vec![self.kind, policy, &*each];
+            let mut args = vec![self.kind, policy, self.memory, &*each];
             args.extend(place.args());
             let mut worker = Process::new("worker", &args);
             assert_eq!(worker.line(), "ready");
@@ -67,10 +69,10 @@ impl Crew {
     }
 }
 
-/// Both in turn, and the medians of each pair's ratios.
+/// Both in turn, each by its policy, and the medians of each pair's ratios.
 pub(super) fn compare(
     place: &mut Place,
-    policy: &str,
+    policies: [&str; 2],
     crews: [Crew; 2],
     (rounds, time): (usize, Duration),
 ) {
@@ -78,7 +80,7 @@ pub(super) fn compare(
     for round in 0..rounds {
         // Whoever goes first changes from pair to pair.
         for nth in [round % 2, 1 - round % 2] {
-            shown[nth].push(crews[nth].round(place, policy, time));
+            shown[nth].push(crews[nth].round(place, policies[nth], time));
         }
     }
     let of = |nth: usize, pick: fn(&Shown) -> f64| median(shown[nth].iter().map(pick).collect());
@@ -87,6 +89,7 @@ pub(super) fn compare(
         median(pairs.map(|(one, base)| pick(one) / pick(base)).collect())
     };
     for (nth, crew) in crews.iter().enumerate() {
+        let policy = policies[nth];
         println!(
             "{policy:<12} {:<12} {:>7.2} {:>12.4}",
             crew.name,
@@ -95,7 +98,8 @@ pub(super) fn compare(
         );
     }
     println!(
-        "{policy:<12} {:<12} {:>7.2} {:>12.2}   ({rounds} pairs, medians of their ratios)",
+        "{:<12} {:<12} {:>7.2} {:>12.2}   ({rounds} pairs, medians of their ratios)",
+        "",
         "ratio",
         ratio(|shown| shown.gb_per_s),
         ratio(|shown| shown.cpu_s_per_gib),

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use crate::place::{Place, median};
 use crate::process::Process;
-use crate::{Place, median};
 
 /// Latencies of a round, in milliseconds: the middle one, and the one that 99 of 100 do not pass.
 #[derive(Clone, Copy)]

@@ -121,8 +121,8 @@ fn connect(socket: &str) -> Engine {
 
 /// Keeps some GETs in flight for as long as it is told, again and again.
 fn work(args: &[&str]) {
-    let [kind, policy, in_flight, socket, sim @ ..] = args else {
-        panic!("KIND POLICY IN_FLIGHT SOCKET ...")
+    let [kind, policy, memory, in_flight, socket, sim @ ..] = args else {
+        panic!("KIND POLICY MEMORY IN_FLIGHT SOCKET ...")
     };
     let engine = match *kind {
         "embedded" => engine(sim),
@@ -130,12 +130,16 @@ fn work(args: &[&str]) {
     };
     let policy: Policy = policy.parse().expect("a policy");
     let in_flight: usize = in_flight.parse().expect("a number");
+    let memory = match memory.strip_prefix("cuda:") {
+        Some(ordinal) => Memory::cuda(ordinal.parse().expect("a number")).expect("a device"),
+        None => Memory::Host,
+    };
     let mut queue = engine.queue(QueueOptions {
         capacity: in_flight,
     });
     let mut buffers = engine
         .pool()
-        .alloc_many(in_flight, SIZE, Memory::Host)
+        .alloc_many(in_flight, SIZE, memory)
         .expect("memory");
     say("ready");
     while let Some(line) = hear() {
