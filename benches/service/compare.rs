@@ -13,9 +13,9 @@ const WARM: Duration = Duration::from_millis(200);
 
 /// What one round showed.
 #[derive(Clone, Copy)]
-struct Shown {
-    gb_per_s: f64,
-    cpu_s_per_gib: f64,
+pub(super) struct Shown {
+    pub(super) gb_per_s: f64,
+    pub(super) cpu_s_per_gib: f64,
 }
 
 /// Some workers that share the work.
@@ -24,16 +24,17 @@ pub(super) struct Crew {
     pub(super) name: &'static str,
     pub(super) count: usize,
     pub(super) kind: &'static str,
-    /// Where the bytes go: `host`, or `cuda:N`.
+    /// Where the bytes go: `host`, `cuda:N`, or `cuda:spread` for the n-th worker's on the n-th device.
     pub(super) memory: &'static str,
 }
 
 impl Crew {
     /// One round by new processes, so that where their memory happens to lie differs from round to round.
-    fn round(self, place: &mut Place, policy: &str, time: Duration) -> Shown {
+    pub(super) fn round(self, place: &mut Place, policy: &str, time: Duration) -> Shown {
         let each = (IN_FLIGHT / self.count).to_string();
-        let start = |_| {
-            let mut args = vec![self.kind, policy, self.memory, &*each];
+        let start = |nth: usize| {
+            let memory = self.memory.replace("spread", &nth.to_string());
+            let mut args = vec![self.kind, policy, &*memory, &*each];
             args.extend(place.args());
             let mut worker = Process::new("worker", &args);
             assert_eq!(worker.line(), "ready");

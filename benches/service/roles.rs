@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::time::{ClockId, clock_gettime};
 use s3engine::service::{Caps, Service, ServiceOptions};
 use s3engine::{
-    ConnectOptions, Credentials, Endpoint, Engine, Get, LoopbackOptions, Memory, Policy,
+    ConnectOptions, Credentials, Endpoint, Engine, Get, LoopbackOptions, Memory, Policy, Pool,
     PoolOptions, QueueOptions, Rdma,
 };
 use s3sim::{Action, Kind, Rule, Sim, SimOptions};
@@ -19,7 +19,7 @@ use s3sim::{Action, Kind, Rule, Sim, SimOptions};
 const SIZE: u64 = 8 << 20;
 
 /// The longest wait for anything.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(super) fn run(role: &str) {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -34,13 +34,13 @@ pub(super) fn run(role: &str) {
     }
 }
 
-fn say(text: &str) {
+pub(super) fn say(text: &str) {
     println!("{text}");
     std::io::stdout().flush().expect("somebody listens");
 }
 
 /// The next line of the one who started this process; `None` when that is gone.
-fn hear() -> Option<String> {
+pub(super) fn hear() -> Option<String> {
     let mut line = String::new();
     let read = std::io::stdin().read_line(&mut line).ok()?;
     (read > 0).then(|| line.trim().to_owned())
@@ -70,7 +70,7 @@ fn simulate(fabric: &str, threads: usize) {
     let _ = hear();
 }
 
-fn engine(sim: &[&str]) -> Engine {
+pub(super) fn engine(sim: &[&str]) -> Engine {
     let [url, access, secret, fabric] = sim else {
         panic!("URL ACCESS SECRET FABRIC")
     };
@@ -92,9 +92,11 @@ fn engine(sim: &[&str]) -> Engine {
 }
 
 fn serve(socket: &str, sim: &[&str]) {
+    let engine = engine(sim);
+    let pool = engine.pool().clone();
     let service = Service::start(ServiceOptions {
         socket: socket.into(),
-        endpoints: vec![("main".to_owned(), engine(sim))],
+        endpoints: vec![("main".to_owned(), engine)],
         allow: Vec::new(),
         rules: Vec::new(),
         caps: Caps {
@@ -104,9 +106,25 @@ fn serve(socket: &str, sim: &[&str]) {
     });
     let _service = service.expect("the service starts");
     say("ready");
-    while let Some(_asks) = hear() {
-        say(&cpu().to_string());
+    while let Some(asks) = hear() {
+        match &*asks {
+            "cpu" => say(&cpu().to_string()),
+            _ => say(&stats(&pool)),
+        }
     }
+}
+
+/// What the service's pool has, and what it cost.
+fn stats(pool: &Pool) -> String {
+    let stats = pool.stats();
+    let cuda: u64 = stats.cuda.iter().map(|device| device.mapped).sum();
+    format!(
+        "{} registrations, {} failed, {} slabs made, {} MiB of devices",
+        stats.ledger.registered,
+        stats.ledger.failed,
+        stats.slabs_made,
+        cuda >> 20
+    )
 }
 
 /// The seconds of processor time that this process has used.
@@ -115,7 +133,7 @@ fn cpu() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-fn connect(socket: &str) -> Engine {
+pub(super) fn connect(socket: &str) -> Engine {
     Engine::connect(Path::new(socket), ConnectOptions::default()).expect("a service")
 }
 
