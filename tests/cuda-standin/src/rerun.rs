@@ -1,0 +1,177 @@
+//! Runs a test once more, in a process of its own that loads the stand-in for the driver.
+
+use std::any::type_name;
+use std::collections::BTreeMap;
+use std::env;
+use std::fs::{self, File};
+use std::os::unix::fs::symlink;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+
+/// Names the test in the process that runs it.
+const TEST: &str = "S3ENGINE_STANDIN_TEST";
+/// Tells one process of a test from another.
+const ROLE: &str = "S3ENGINE_STANDIN_ROLE";
+/// Where that process shows that it came to its end.
+const RAN: &str = "S3ENGINE_STANDIN_RAN";
+
+/// The longest that a test may take. Nothing comes near it unless it hangs.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// What the driver and its GPUs are like, for one test.
+#[derive(Default)]
+pub struct Standin {
+    settings: BTreeMap<&'static str, String>,
+}
+
+/// Runs a test with a driver that is as it usually is: two GPUs with 1 GiB each.
+pub fn with_standin<F: FnOnce()>(work: F) {
+    Standin::default().run(work);
+}
+
+impl Standin {
+    /// So many GPUs.
+    pub fn gpus(self, count: usize) -> Self {
+        self.set("S3ENGINE_STANDIN_GPUS", count)
+    }
+
+    /// Each with so many bytes of memory.
+    pub fn memory(self, bytes: u64) -> Self {
+        self.set("S3ENGINE_STANDIN_MEMORY", bytes)
+    }
+
+    /// The driver's own version: 12020 is 12.2.
+    pub fn version(self, version: u32) -> Self {
+        self.set("S3ENGINE_STANDIN_VERSION", version)
+    }
+
+    /// How late each asynchronous copy begins.
+    pub fn delay(self, delay: Duration) -> Self {
+        self.set("S3ENGINE_STANDIN_DELAY_US", delay.as_micros())
+    }
+
+    /// Calls that fail: `cuMemCreate=2@3` from the third on, `cuEventQuery=700@2-4` the second to the fourth.
+    pub fn faults(self, faults: &str) -> Self {
+        self.set("S3ENGINE_STANDIN_FAULTS", faults)
+    }
+
+    /// The GPUs that the test sees: `CUDA_VISIBLE_DEVICES`.
+    pub fn visible(self, list: &str) -> Self {
+        self.set("CUDA_VISIBLE_DEVICES", list)
+    }
+
+    fn set(mut self, name: &'static str, value: impl ToString) -> Self {
+        self.settings.insert(name, value.to_string());
+        self
+    }
+
+    /// Runs `work`: the closure that a `#[test]` function consists of, and written in it. That function is started
+    /// again in a new process, and there the closure runs; here nothing does but waiting.
+    pub fn run<F: FnOnce()>(self, work: F) {
+        let test = test_of(type_name::<F>());
+        if env::var(TEST).is_ok_and(|running| running == test) {
+            work();
+            let ran = env::var_os(RAN).expect("whoever started this says where");
+            return fs::write(ran, "").expect("the folder of the test is there");
+        }
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let (ran, out) = (folder.path().join("ran"), folder.path().join("out"));
+        let mut command = same_test(test);
+        command.env(TEST, test).env(RAN, &ran);
+        command.env("LD_LIBRARY_PATH", libraries(folder.path()));
+        command.env("S3ENGINE_STANDIN_STATE", folder.path().join("state"));
+        command
+            .env_remove("CUDA_VISIBLE_DEVICES")
+            .envs(&self.settings);
+        let file = File::create(&out).expect("a file for what it says");
+        command
+            .stderr(file.try_clone().expect("two of it"))
+            .stdout(file);
+        let ended = wait(
+            command
+                .process_group(0)
+                .spawn()
+                .expect("this program starts"),
+        );
+        let said = fs::read(&out).unwrap_or_default();
+        let said = String::from_utf8_lossy(&said);
+        let good = ended.is_some_and(|status| status.success()) && ran.exists();
+        let how = ended.map_or("killed after too long".to_owned(), |status| {
+            status.to_string()
+        });
+        assert!(good, "{test} with the stand-in: {how}; it said:\n{said}");
+    }
+}
+
+/// The same test in one more process, of this name: for tests of several processes.
+pub fn again(role: &str) -> Command {
+    let test = env::var(TEST).expect("called in a test that runs with the stand-in");
+    let mut command = same_test(&test);
+    command.env(ROLE, role);
+    command
+}
+
+/// The name that `again` gave this process.
+pub fn role() -> Option<String> {
+    env::var(ROLE).ok()
+}
+
+/// The name of a test, as the harness knows it, from that of a closure in it.
+fn test_of(closure: &'static str) -> &'static str {
+    let path = closure.split_once("::").map(|(_, path)| path);
+    let test = path.and_then(|path| path.strip_suffix("::{{closure}}"));
+    test.expect("a closure that is written in the test's own function")
+}
+
+fn same_test(test: &str) -> Command {
+    let mut command = Command::new(env::current_exe().expect("this program is a file"));
+    command.args([
+        test,
+        "--exact",
+        "--nocapture",
+        "--include-ignored",
+        "--test-threads=1",
+    ]);
+    command
+}
+
+/// What to search for libraries: first a folder where the stand-in has the driver's names, then as before.
+fn libraries(folder: &Path) -> String {
+    let driver = folder.join("driver");
+    fs::create_dir(&driver).expect("a folder of its own");
+    for name in ["libcuda.so", "libcuda.so.1"] {
+        symlink(built(), driver.join(name)).expect("a link in a folder of its own");
+    }
+    let before = env::var("LD_LIBRARY_PATH").unwrap_or_default();
+    format!("{}:{before}", driver.display())
+}
+
+/// The library, which cargo puts beside the tests that depend on this crate.
+fn built() -> PathBuf {
+    let program = env::current_exe().expect("this program is a file");
+    let beside = program.parent().expect("a file is in a folder");
+    let places = [beside.to_owned(), beside.join("deps")];
+    let mut files = places.iter().map(|place| place.join("libcuda_standin.so"));
+    let found = files.find(|file| file.exists());
+    found.unwrap_or_else(|| panic!("no libcuda_standin.so in {places:?}"))
+}
+
+/// Waits for the end, and ends it and what it started when that does not come.
+fn wait(mut child: Child) -> Option<ExitStatus> {
+    let began = Instant::now();
+    while began.elapsed() < PATIENCE {
+        if let Some(status) = child.try_wait().expect("a child of this process") {
+            return Some(status);
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    let group = Pid::from_raw(child.id() as i32).expect("a number");
+    let _ = kill_process_group(group, Signal::KILL);
+    let _ = child.wait();
+    None
+}
