@@ -49,6 +49,7 @@ mod room;
 mod shared;
 mod slab;
 mod slots;
+pub mod topology;
 mod waiting;
 
 pub use buffer::{Buffer, CopyError, OutOfBounds};
