@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use s3engine_pool::topology::Topology;
 use s3engine_pool::{FabricId, Pool, PoolError, PoolOptions, Process, Registrar};
 use s3engine_s3::Policy;
 use s3engine_s3::credentials::Credentials;
@@ -39,6 +40,17 @@ pub enum Rdma {
     Loopback(LoopbackOptions),
     /// A fabric of the caller's.
     Custom(Arc<dyn Fabric>),
+}
+
+/// Where an engine's threads run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Placement {
+    /// On a host of several NUMA nodes spread over them, so that bytes are received near to the memory that they are
+    /// for. On other hosts wherever the kernel has them run.
+    #[default]
+    Auto,
+    /// Wherever the kernel has them run.
+    Off,
 }
 
 /// Why an engine could not be started.
@@ -83,6 +95,7 @@ pub struct EngineBuilder {
     http_part: u64,
     rdma_part: u64,
     threads: Option<usize>,
+    placement: Placement,
     beside: Option<Engine>,
 }
 
@@ -103,6 +116,7 @@ impl EngineBuilder {
             http_part: 8 << 20,
             rdma_part: 256 << 20,
             threads: None,
+            placement: Placement::default(),
             beside: None,
         }
     }
@@ -174,6 +188,12 @@ impl EngineBuilder {
         self
     }
 
+    /// Where those threads run.
+    pub fn placement(mut self, placement: Placement) -> Self {
+        self.placement = placement;
+        self
+    }
+
     /// Uses the memory, the fabric and the limits of an engine of this process, for another endpoint: a host has one
     /// owner of memory, and bounds what is under way as a whole. What was said to
     /// [`pool`](Self::pool), [`rdma`](Self::rdma) and [`limits`](Self::limits) is not used then.
@@ -201,7 +221,11 @@ impl EngineBuilder {
             pool,
             in_flight,
         } = shared;
-        let (workers, orders) = Workers::new(threads);
+        let nodes = match self.placement {
+            Placement::Auto => Topology::read().usable_nodes(),
+            Placement::Off => Vec::new(),
+        };
+        let (workers, posts) = Workers::new(threads, &nodes);
         let share = in_flight.share(NonZeroU32::MIN, Limits::NONE);
         let core = Core {
             process: Process::current(),
@@ -227,7 +251,7 @@ impl EngineBuilder {
             stop: CancellationToken::new(),
         };
         Ok(Engine::from_inner(
-            Inner::start(core, orders).map_err(BuildError::Threads)?,
+            Inner::start(core, posts).map_err(BuildError::Threads)?,
         ))
     }
 

@@ -43,7 +43,7 @@ use crate::served::ServedQueue;
 use crate::service::default_socket;
 use crate::sink::Sink;
 use crate::tenant::Tenant;
-use crate::worker::{self, Orders, Workers};
+use crate::worker::{self, Post, Workers};
 
 /// What every thread of an engine reads.
 pub(crate) struct Core {
@@ -89,14 +89,14 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
-    pub(crate) fn start(core: Core, orders: Vec<(String, Orders)>) -> io::Result<Self> {
+    pub(crate) fn start(core: Core, posts: Vec<Post>) -> io::Result<Self> {
         let mut inner = Self {
             core: Arc::new(core),
             threads: Vec::new(),
         };
-        for (name, orders) in orders {
+        for post in posts {
             let core = Arc::clone(&inner.core);
-            inner.threads.push(worker::start(name, core, orders)?);
+            inner.threads.push(worker::start(post, core)?);
         }
         Ok(inner)
     }
@@ -115,14 +115,17 @@ impl Home for Inner {
         // Nothing here ends before its queues do.
         let never = CancellationToken::new();
         let served = ServedQueue::new(service, entries, of_link, ends, never, tenant);
-        self.core.workers.quick.spawn(Box::new(move |lane| {
-            Box::pin(async move {
-                // Never so: this process keeps to the rules.
-                if let Err(ended) = served.run(lane).await {
-                    tracing::error!(%ended, "a queue was ended");
-                }
-            })
-        }));
+        self.core.workers.quick.spawn(
+            None,
+            Box::new(move |lane| {
+                Box::pin(async move {
+                    // Never so: this process keeps to the rules.
+                    if let Err(ended) = served.run(lane).await {
+                        tracing::error!(%ended, "a queue was ended");
+                    }
+                })
+            }),
+        );
         Ok((client, Box::new(Here { link, closed })))
     }
 

@@ -39,7 +39,7 @@ mod under_way;
 mod wire;
 mod worker;
 
-pub use builder::{BuildError, EngineBuilder, Rdma};
+pub use builder::{BuildError, EngineBuilder, Placement, Rdma};
 pub use client::{ConnectError, ConnectOptions};
 pub use completion::{BytesByPath, Completion, Fallback, Flags, Stages};
 pub use engine::{AutoError, Engine, GetFuture};

@@ -45,9 +45,10 @@ pub(crate) fn submit(core: &Arc<Core>, get: Get, sink: Sink, cancel: Cancellatio
     }
     let until = after(submitted, get.deadline.unwrap_or(core.deadline));
     let interrupt = Interrupt::new(cancel, core.stop.clone(), until);
-    core.workers.bulk.spawn(Box::new(move |lane| {
-        Box::pin(run(lane, get, report, interrupt))
-    }));
+    core.workers.bulk.spawn(
+        None,
+        Box::new(move |lane| Box::pin(run(lane, get, report, interrupt))),
+    );
 }
 
 /// A time that far off; one that cannot be counted is as good as never.

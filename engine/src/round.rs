@@ -295,14 +295,17 @@ impl Round<'_> {
         reply: Reply,
     ) {
         let (way, interrupt) = (self.way, interrupt.clone());
-        self.lane.core.workers.bulk.spawn(Box::new(move |lane| {
-            Box::pin(async move {
-                let end = part::run(&lane, &wanted, window, way, &interrupt).await;
-                end.refund(&mut permit);
-                drop(permit);
-                reply.send(end);
-            })
-        }));
+        self.lane.core.workers.bulk.spawn(
+            None,
+            Box::new(move |lane| {
+                Box::pin(async move {
+                    let end = part::run(&lane, &wanted, window, way, &interrupt).await;
+                    end.refund(&mut permit);
+                    drop(permit);
+                    reply.send(end);
+                })
+            }),
+        );
     }
 }
 

@@ -183,9 +183,10 @@ impl ServedQueue {
             true => &core.workers.quick,
             false => &core.workers.bulk,
         };
-        crew.spawn(Box::new(move |lane| {
-            Box::pin(operation::run(lane, get, report, interrupt))
-        }));
+        crew.spawn(
+            None,
+            Box::new(move |lane| Box::pin(operation::run(lane, get, report, interrupt))),
+        );
     }
 
     /// Puts a completion on the ring, and its buffer where the client takes it.

@@ -3,7 +3,11 @@
 //! There are two crews. The quick one serves queues and makes requests of few bytes, the other moves the parts of
 //! large GETs: what takes its thread microseconds never waits behind what takes it milliseconds, and where
 //! processors are short the kernel shares them between the two.
+//!
+//! Where the host has several NUMA nodes, the threads of a crew are spread over them, and what is for memory near one
+//! of them is done there.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
@@ -12,6 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 
+use s3engine_pool::topology::NumaNode;
 use s3engine_s3::http::Client;
 use s3engine_s3::rdma::RdmaTransport;
 use s3engine_s3::transport::HttpTransport;
@@ -65,7 +70,7 @@ impl Lane {
 
     /// Whether a thread of the quick crew has not much more to do than the one whose turn it is.
     pub(crate) fn has_time(&self) -> bool {
-        let (_, turn) = self.core.workers.quick.turn();
+        let (_, turn) = self.core.workers.quick.all.turn();
         self.tasks.len() <= turn.len() + Self::LEAD
     }
 }
@@ -79,23 +84,26 @@ pub(crate) type Job = Box<dyn FnOnce(Rc<Lane>) -> Task + Send>;
 type Desk = (mpsc::UnboundedSender<Job>, TaskTracker);
 
 /// What a thread is given to work on.
-pub(crate) type Orders = (mpsc::UnboundedReceiver<Job>, TaskTracker);
+type Orders = (mpsc::UnboundedReceiver<Job>, TaskTracker);
 
-/// Threads that run jobs, in rotation.
-pub(crate) struct Crew {
+/// A thread that is to be started.
+pub(crate) struct Post {
+    name: String,
+    /// On whose processors it runs, if it is not left to the kernel.
+    node: Option<NumaNode>,
+    orders: Orders,
+}
+
+/// Threads that take turns.
+struct Rotation {
     desks: Vec<Desk>,
     next: AtomicUsize,
 }
 
-impl Crew {
-    fn new(count: usize) -> (Self, Vec<Orders>) {
-        let both = |_| {
-            let ((sender, receiver), tasks) = (mpsc::unbounded_channel(), TaskTracker::new());
-            ((sender, tasks.clone()), (receiver, tasks))
-        };
-        let (desks, orders) = (0..count.max(1)).map(both).unzip();
+impl Rotation {
+    fn new(desks: Vec<Desk>) -> Self {
         let next = AtomicUsize::new(0);
-        (Self { desks, next }, orders)
+        Self { desks, next }
     }
 
     /// The thread whose turn it is.
@@ -103,11 +111,55 @@ impl Crew {
         &self.desks[self.next.load(Ordering::Relaxed) % self.desks.len()]
     }
 
-    /// Runs a job on the next thread. A job that the engine has no thread for any more is dropped, and
-    /// what it holds reports so.
-    pub(crate) fn spawn(&self, job: Job) {
+    fn give(&self, job: Job) {
         let nth = self.next.fetch_add(1, Ordering::Relaxed) % self.desks.len();
         let _ = self.desks[nth].0.send(job);
+    }
+}
+
+/// Threads that run jobs, in rotation.
+pub(crate) struct Crew {
+    all: Rotation,
+    /// Those of each node, where they are spread over several.
+    near: Vec<(u32, Rotation)>,
+}
+
+impl Crew {
+    /// A crew of `count` threads spread over `nodes`, if there are several, and its threads.
+    fn new(name: &str, count: usize, nodes: &[NumaNode]) -> (Self, Vec<Post>) {
+        let nodes = if nodes.len() > 1 { nodes } else { &[] };
+        let mut all = Vec::new();
+        let mut near: BTreeMap<u32, Vec<Desk>> = BTreeMap::new();
+        let mut posts = Vec::new();
+        for nth in 0..count.max(1) {
+            let ((sender, receiver), tasks) = (mpsc::unbounded_channel(), TaskTracker::new());
+            let desk = (sender, tasks.clone());
+            let node = nodes.iter().cycle().nth(nth);
+            if let Some(node) = node {
+                near.entry(node.id).or_default().push(desk.clone());
+            }
+            all.push(desk);
+            posts.push(Post {
+                name: format!("s3engine-{name}{nth}"),
+                node: node.cloned(),
+                orders: (receiver, tasks),
+            });
+        }
+        let near = near
+            .into_iter()
+            .map(|(id, desks)| (id, Rotation::new(desks)));
+        let crew = Self {
+            all: Rotation::new(all),
+            near: near.collect(),
+        };
+        (crew, posts)
+    }
+
+    /// Runs a job on the next thread of a node, or on the next of all where none is given or none is of that node.
+    /// A job that the engine has no thread for any more is dropped, and what it holds reports so.
+    pub(crate) fn spawn(&self, node: Option<u32>, job: Job) {
+        let near = self.near.iter().find(|(id, _)| Some(*id) == node);
+        near.map_or(&self.all, |(_, near)| near).give(job);
     }
 }
 
@@ -120,26 +172,25 @@ pub(crate) struct Workers {
 }
 
 impl Workers {
-    /// Makes two crews of `count` threads, and what their threads start with, by name.
-    pub(crate) fn new(count: usize) -> (Self, Vec<(String, Orders)>) {
-        let ((quick, of_quick), (bulk, of_bulk)) = (Crew::new(count), Crew::new(count));
-        let named = |crew: &'static str, orders: Vec<Orders>| {
-            let name = move |(nth, orders)| (format!("s3engine-{crew}{nth}"), orders);
-            orders.into_iter().enumerate().map(name)
-        };
-        let orders = named("q", of_quick).chain(named("", of_bulk)).collect();
-        (Self { quick, bulk }, orders)
+    /// Makes two crews of `count` threads, spread over `nodes`, and those threads.
+    pub(crate) fn new(count: usize, nodes: &[NumaNode]) -> (Self, Vec<Post>) {
+        let (quick, mut posts) = Crew::new("q", count, nodes);
+        let (bulk, of_bulk) = Crew::new("", count, nodes);
+        posts.extend(of_bulk);
+        (Self { quick, bulk }, posts)
     }
 }
 
 /// Starts one thread. It ends when the engine stops and its tasks have ended.
-pub(crate) fn start(name: String, core: Arc<Core>, orders: Orders) -> io::Result<JoinHandle<()>> {
+pub(crate) fn start(post: Post, core: Arc<Core>) -> io::Result<JoinHandle<()>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    thread::Builder::new().name(name).spawn(move || {
+    thread::Builder::new().name(post.name).spawn(move || {
+        // Where that is not possible, the thread runs wherever the kernel has it run.
+        let _ = post.node.is_some_and(|node| node.place_this_thread());
         let local = LocalSet::new();
-        local.block_on(&runtime, run(core, orders));
+        local.block_on(&runtime, run(core, post.orders));
         // Blocking calls (making a slab) are left to end by themselves.
         drop(local);
         runtime.shutdown_background();
@@ -166,4 +217,64 @@ async fn run(core: Arc<Core>, (mut jobs, tasks): Orders) {
     // Every task sees the stop signal and ends soon; each reports its GET as cancelled.
     lane.tasks.close();
     lane.tasks.wait().await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nodes(count: u32) -> Vec<NumaNode> {
+        let node = |id| NumaNode {
+            id,
+            ..NumaNode::default()
+        };
+        (0..count).map(node).collect()
+    }
+
+    /// How many jobs each thread has got since it was asked last.
+    fn jobs(posts: &mut [Post]) -> Vec<usize> {
+        let of = |post: &mut Post| std::iter::from_fn(|| post.orders.0.try_recv().ok()).count();
+        posts.iter_mut().map(of).collect()
+    }
+
+    fn spawn(crew: &Crew, node: Option<u32>, count: usize) {
+        (0..count).for_each(|_| crew.spawn(node, Box::new(|_| Box::pin(async {}))));
+    }
+
+    #[test]
+    fn jobs_for_memory_of_a_node_are_done_there_and_others_by_all() {
+        let (crew, mut posts) = Crew::new("", 5, &nodes(2));
+        let placed: Vec<_> = posts
+            .iter()
+            .map(|post| post.node.as_ref().unwrap().id)
+            .collect();
+        assert_eq!(placed, [0, 1, 0, 1, 0]);
+        spawn(&crew, Some(1), 6);
+        assert_eq!(jobs(&mut posts), [0, 3, 0, 3, 0]);
+        spawn(&crew, Some(0), 6);
+        assert_eq!(jobs(&mut posts), [2, 0, 2, 0, 2]);
+        spawn(&crew, None, 5);
+        assert_eq!(jobs(&mut posts), [1; 5]);
+        spawn(&crew, Some(7), 5);
+        assert_eq!(jobs(&mut posts), [1; 5], "a node that no thread is on");
+    }
+
+    #[test]
+    fn a_node_that_no_thread_is_left_for_is_served_by_all() {
+        let (crew, mut posts) = Crew::new("", 2, &nodes(3));
+        spawn(&crew, Some(2), 4);
+        assert_eq!(jobs(&mut posts), [2, 2]);
+    }
+
+    #[test]
+    fn on_one_node_no_thread_is_placed() {
+        for nodes in [nodes(0), nodes(1)] {
+            let (workers, mut posts) = Workers::new(3, &nodes);
+            assert!(posts.iter().all(|post| post.node.is_none()));
+            spawn(&workers.bulk, Some(0), 3);
+            assert_eq!(jobs(&mut posts), [0, 0, 0, 1, 1, 1]);
+            assert_eq!(posts[0].name, "s3engine-q0");
+            assert_eq!(posts[3].name, "s3engine-0");
+        }
+    }
 }

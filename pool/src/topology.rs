@@ -8,6 +8,7 @@
 //!
 //! What a container or a virtual machine hides is not known, and never an error.
 
+mod placement;
 mod sysfs;
 
 use std::cmp::Reverse;

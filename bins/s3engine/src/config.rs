@@ -64,6 +64,10 @@ pub(crate) struct Settings {
     #[arg(long, value_name = "N")]
     pub(crate) engine_threads: Option<usize>,
 
+    /// Where those threads run [S3ENGINE_PLACEMENT; default: auto]
+    #[arg(long, value_name = "PLACEMENT")]
+    pub(crate) placement: Option<PlacementChoice>,
+
     /// Requests in flight at most [S3ENGINE_REQUESTS; default: 64]
     #[arg(long, value_name = "N")]
     pub(crate) requests: Option<usize>,
@@ -126,6 +130,16 @@ pub(crate) enum FabricChoice {
     Off,
     /// One-sided writes on this host: for s3sim
     Loopback,
+}
+
+/// Where threads that move bytes run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum PlacementChoice {
+    /// Spread over the NUMA nodes, near to the memory of GPUs
+    Auto,
+    /// Wherever the kernel has them run
+    Off,
 }
 
 /// What `--rdma` allows.
@@ -237,6 +251,7 @@ const VARIABLES: &[(&str, Set)] = &[
     ("S3ENGINE_ENGINE_THREADS", |s, v| {
         set(&mut s.engine_threads, v)
     }),
+    ("S3ENGINE_PLACEMENT", |s, v| choose(&mut s.placement, v)),
     ("S3ENGINE_REQUESTS", |s, v| set(&mut s.requests, v)),
     ("S3ENGINE_CONNECT_TIMEOUT", |s, v| {
         set(&mut s.connect_timeout, v)
@@ -334,6 +349,7 @@ impl Settings {
             pool_size: self.pool_size.or(lower.pool_size),
             slab_size: self.slab_size.or(lower.slab_size),
             engine_threads: self.engine_threads.or(lower.engine_threads),
+            placement: self.placement.or(lower.placement),
             requests: self.requests.or(lower.requests),
             connect_timeout: self.connect_timeout.or(lower.connect_timeout),
             first_byte_timeout: self.first_byte_timeout.or(lower.first_byte_timeout),
@@ -564,6 +580,7 @@ mod tests {
         for (name, value, word) in [
             ("S3ENGINE_RDMA", "on", "loopback"),
             ("S3ENGINE_REQUESTS", "many", "invalid digit"),
+            ("S3ENGINE_PLACEMENT", "on", "auto, off"),
             ("S3ENGINE_POOL_SIZE", "1MB", "MiB"),
             ("S3ENGINE_DEADLINE", "5", "ms"),
         ] {

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use s3engine::{
-    BuildError, Credentials, Endpoint, Engine, EngineBuilder, Limits, LoopbackOptions, PoolError,
-    Rdma, Timeouts,
+    BuildError, Credentials, Endpoint, Engine, EngineBuilder, Limits, LoopbackOptions, Placement,
+    PoolError, Rdma, Timeouts,
 };
 
-use crate::config::{ConfigError, FabricChoice, Settings};
+use crate::config::{ConfigError, FabricChoice, PlacementChoice, Settings};
 use crate::exit::Failure;
 use crate::size::Size;
 
@@ -20,6 +20,10 @@ pub(crate) fn describe(
     let builder = Engine::builder(endpoint)
         .credentials(credentials)
         .rdma(fabric(settings))
+        .placement(match settings.placement {
+            None | Some(PlacementChoice::Auto) => Placement::Auto,
+            Some(PlacementChoice::Off) => Placement::Off,
+        })
         .policy(settings.policy())
         .timeouts(timeouts(settings))
         .limits(Limits {

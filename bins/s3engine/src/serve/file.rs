@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
-use crate::config::{Addressing, FabricChoice, LogFormat, Settings};
+use crate::config::{Addressing, FabricChoice, LogFormat, PlacementChoice, Settings};
 use crate::serve::account::Account;
 use crate::size::Size;
 use crate::span::Span;
@@ -21,6 +21,7 @@ pub(crate) struct File {
     pub(crate) fabric: Option<FabricChoice>,
     pub(crate) loopback_dir: Option<PathBuf>,
     pub(crate) threads: Option<usize>,
+    pub(crate) placement: Option<PlacementChoice>,
     pub(crate) log: Option<LogFormat>,
     pub(crate) log_filter: Option<String>,
     pub(crate) default_endpoint: Option<String>,
@@ -98,6 +99,7 @@ impl File {
             fabric: self.fabric,
             loopback_dir: self.loopback_dir.clone(),
             engine_threads: self.threads,
+            placement: self.placement,
             pool_size: self.pool.bytes,
             slab_size: self.pool.slab,
             requests: self.limits.requests,
@@ -136,6 +138,7 @@ mod tests {
         assert_eq!(file.allow_uid[1], Account::Number(1002));
         assert_eq!(file.rule[1].prefix, "");
         assert_eq!(file.pool.slab, Some(Size(64 << 20)));
+        assert_eq!(file.settings().placement, Some(PlacementChoice::Auto));
     }
 
     #[test]
