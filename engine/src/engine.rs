@@ -115,17 +115,14 @@ impl Home for Inner {
         // Nothing here ends before its queues do.
         let never = CancellationToken::new();
         let served = ServedQueue::new(service, entries, of_link, ends, never, tenant);
-        self.core.workers.quick.spawn(
-            None,
-            Box::new(move |lane| {
-                Box::pin(async move {
-                    // Never so: this process keeps to the rules.
-                    if let Err(ended) = served.run(lane).await {
-                        tracing::error!(%ended, "a queue was ended");
-                    }
-                })
-            }),
-        );
+        self.core.workers.quick.spawn(Box::new(move |lane| {
+            Box::pin(async move {
+                // Never so: this process keeps to the rules.
+                if let Err(ended) = served.run(lane).await {
+                    tracing::error!(%ended, "a queue was ended");
+                }
+            })
+        }));
         Ok((client, Box::new(Here { link, closed })))
     }
 

@@ -37,6 +37,12 @@ pub struct Get {
 }
 
 impl Get {
+    /// The NUMA node that its memory is near to, where that is known.
+    pub(crate) fn numa_node(&self) -> Option<u32> {
+        let memory = self.buffer.as_ref().map_or(self.memory, Buffer::memory);
+        memory.numa_node()
+    }
+
     /// The whole object, into memory that the engine leases.
     pub fn new(bucket: impl Into<Arc<str>>, key: impl Into<Arc<str>>) -> Self {
         Self {

@@ -45,8 +45,8 @@ pub(crate) fn submit(core: &Arc<Core>, get: Get, sink: Sink, cancel: Cancellatio
     }
     let until = after(submitted, get.deadline.unwrap_or(core.deadline));
     let interrupt = Interrupt::new(cancel, core.stop.clone(), until);
-    core.workers.bulk.spawn(
-        None,
+    core.workers.bulk.spawn_near(
+        get.numa_node(),
         Box::new(move |lane| Box::pin(run(lane, get, report, interrupt))),
     );
 }

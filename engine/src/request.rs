@@ -38,18 +38,15 @@ pub(crate) async fn ask<T: Send + 'static>(
     let interrupt = Interrupt::new(cancel, core.stop.clone(), until);
     let (sender, receiver) = oneshot::channel();
     let raised = error.clone();
-    core.workers.quick.spawn(
-        None,
-        Box::new(move |lane| {
-            Box::pin(async move {
-                let last = Rc::new(LastError::default());
-                let answer = interrupt.or(request(lane, Rc::clone(&last))).await;
-                let answer = answer.unwrap_or_else(|kind| Err(last.told(raised.with_kind(kind))));
-                // Nobody may wait any more.
-                let _ = sender.send(answer);
-            })
-        }),
-    );
+    core.workers.quick.spawn(Box::new(move |lane| {
+        Box::pin(async move {
+            let last = Rc::new(LastError::default());
+            let answer = interrupt.or(request(lane, Rc::clone(&last))).await;
+            let answer = answer.unwrap_or_else(|kind| Err(last.told(raised.with_kind(kind))));
+            // Nobody may wait any more.
+            let _ = sender.send(answer);
+        })
+    }));
     receiver.await.unwrap_or(Err(error))
 }
 

@@ -295,8 +295,8 @@ impl Round<'_> {
         reply: Reply,
     ) {
         let (way, interrupt) = (self.way, interrupt.clone());
-        self.lane.core.workers.bulk.spawn(
-            None,
+        self.lane.core.workers.bulk.spawn_near(
+            window.memory().numa_node(),
             Box::new(move |lane| {
                 Box::pin(async move {
                     let end = part::run(&lane, &wanted, window, way, &interrupt).await;

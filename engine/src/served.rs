@@ -183,8 +183,8 @@ impl ServedQueue {
             true => &core.workers.quick,
             false => &core.workers.bulk,
         };
-        crew.spawn(
-            None,
+        crew.spawn_near(
+            get.numa_node(),
             Box::new(move |lane| Box::pin(operation::run(lane, get, report, interrupt))),
         );
     }

@@ -155,9 +155,14 @@ impl Crew {
         (crew, posts)
     }
 
-    /// Runs a job on the next thread of a node, or on the next of all where none is given or none is of that node.
-    /// A job that the engine has no thread for any more is dropped, and what it holds reports so.
-    pub(crate) fn spawn(&self, node: Option<u32>, job: Job) {
+    /// Runs a job on the next thread. A job that the engine has no thread for any more is dropped, and
+    /// what it holds reports so.
+    pub(crate) fn spawn(&self, job: Job) {
+        self.all.give(job);
+    }
+
+    /// Runs a job on the next thread of a node; where the node is not known, or has no thread, on the next of all.
+    pub(crate) fn spawn_near(&self, node: Option<u32>, job: Job) {
         let near = self.near.iter().find(|(id, _)| Some(*id) == node);
         near.map_or(&self.all, |(_, near)| near).give(job);
     }
@@ -238,7 +243,7 @@ mod tests {
     }
 
     fn spawn(crew: &Crew, node: Option<u32>, count: usize) {
-        (0..count).for_each(|_| crew.spawn(node, Box::new(|_| Box::pin(async {}))));
+        (0..count).for_each(|_| crew.spawn_near(node, Box::new(|_| Box::pin(async {}))));
     }
 
     #[test]

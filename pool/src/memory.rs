@@ -35,6 +35,14 @@ impl Memory {
     pub fn cuda(ordinal: u32) -> Result<Self, CudaError> {
         Ok(Memory::Cuda(Gpu::nth(ordinal)?.uuid()))
     }
+
+    /// The NUMA node that it is near to, where that is known. Host memory is near to all.
+    pub fn numa_node(self) -> Option<u32> {
+        match self {
+            Memory::Host => None,
+            Memory::Cuda(uuid) => Gpu::find(uuid).ok()?.numa_node(),
+        }
+    }
 }
 
 impl fmt::Display for Memory {

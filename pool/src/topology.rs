@@ -208,10 +208,18 @@ impl fmt::Display for Relation {
     }
 }
 
+/// Where this host's sysfs is.
+const SYS: &str = "/sys";
+
+/// The node that a device of this host is near to.
+pub(crate) fn numa_node(address: PciAddress) -> Option<u32> {
+    sysfs::device(Path::new(SYS), address).numa_node
+}
+
 impl Topology {
     /// This host's.
     pub fn read() -> Self {
-        Self::under(Path::new("/sys"))
+        Self::under(Path::new(SYS))
     }
 
     /// What a sysfs says.

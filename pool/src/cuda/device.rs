@@ -11,6 +11,7 @@ use cudarc::driver::sys::{self, CUdevice_attribute as Attribute};
 
 use super::driver::{check, driver};
 use super::error::CudaError;
+use crate::topology::numa_node;
 
 /// A device's name that is the same in every process, whatever CUDA_VISIBLE_DEVICES hides or reorders.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -79,6 +80,7 @@ pub struct Gpu {
     uuid: Uuid,
     name: String,
     pci: String,
+    numa_node: Option<u32>,
     memory: u64,
     vmm: bool,
     dma_buf: bool,
@@ -137,6 +139,11 @@ impl Gpu {
     /// Its PCI address, as sysfs has it: `0000:1b:00.0`.
     pub fn pci(&self) -> &str {
         &self.pci
+    }
+
+    /// The NUMA node that it is near to, where sysfs says so.
+    pub fn numa_node(&self) -> Option<u32> {
+        self.numa_node
     }
 
     /// Bytes of memory it has.
@@ -238,12 +245,14 @@ impl Gpu {
         use Attribute::*;
         let by_descriptor =
             attribute(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED)?;
+        let pci = text(&pci).to_ascii_lowercase();
         Ok(Self {
             ordinal,
             device,
             uuid: Uuid(uuid.bytes.map(|byte| byte as u8)),
             name: text(&name),
-            pci: text(&pci).to_ascii_lowercase(),
+            numa_node: pci.parse().ok().and_then(numa_node),
+            pci,
             memory: memory as u64,
             vmm: by_descriptor != 0,
             dma_buf: attribute(CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED)? != 0,

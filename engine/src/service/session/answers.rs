@@ -246,21 +246,18 @@ impl Session {
         );
         let facts = Arc::clone(&self.facts);
         facts.queues.fetch_add(1, Ordering::Relaxed);
-        self.inner.core.workers.quick.spawn(
-            None,
-            Box::new(move |lane| {
-                Box::pin(async move {
-                    tokio::select! {
-                        served = served.run(lane) => if let Err(broken) = served {
-                            facts.end(&broken.to_string());
-                        },
-                        () = hear_bell(rung, near, link) => closed.cancel(),
-                    }
-                    facts.queues.fetch_sub(1, Ordering::Relaxed);
-                    drop((bytes, files));
-                })
-            }),
-        );
+        self.inner.core.workers.quick.spawn(Box::new(move |lane| {
+            Box::pin(async move {
+                tokio::select! {
+                    served = served.run(lane) => if let Err(broken) = served {
+                        facts.end(&broken.to_string());
+                    },
+                    () = hear_bell(rung, near, link) => closed.cancel(),
+                }
+                facts.queues.fetch_sub(1, Ordering::Relaxed);
+                drop((bytes, files));
+            })
+        }));
         let regions = [shared.client_region, shared.service_region];
         let fds = regions
             .into_iter()
