@@ -49,11 +49,11 @@ pub use list::Lister;
 pub use open::Object;
 pub use queue::{Queue, QueueFull, QueueOptions, WaitTimeout};
 
-pub use s3engine_pool::cuda;
 pub use s3engine_pool::{
     Buffer, CopyError, HugePages, Memory, MemoryBound, MemoryError, Pool, PoolError, PoolOptions,
     PoolStats, SlabStats, memory_limit,
 };
+pub use s3engine_pool::{cuda, topology};
 pub use s3engine_s3::credentials::{Credentials, CredentialsError};
 pub use s3engine_s3::endpoint::{AddressingStyle, Endpoint, EndpointError};
 pub use s3engine_s3::error::{Error, ErrorKind, Phase};

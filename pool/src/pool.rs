@@ -101,6 +101,11 @@ impl Pool {
         (nth < shared.fabrics.len()).then_some(FabricId(nth as u8))
     }
 
+    /// The most bytes of a kind of memory that are ever mapped.
+    pub fn max_bytes(&self, memory: Memory) -> Result<u64, PoolError> {
+        Ok(self.owner()?.shared.bound(memory)?)
+    }
+
     /// A slot of `len` bytes, if there is room now. May make a slab, which takes time.
     pub fn try_alloc(&self, len: u64, memory: Memory) -> Result<Buffer, PoolError> {
         let align = match &self.inner {

@@ -231,6 +231,11 @@ impl Topology {
         }
     }
 
+    /// The version of NVIDIA's driver, where it is loaded.
+    pub fn nvidia_driver(&self) -> Option<String> {
+        sysfs::nvidia_driver(&self.sys)
+    }
+
     /// The device at an address.
     pub fn device(&self, address: PciAddress) -> PciDevice {
         sysfs::device(&self.sys, address)

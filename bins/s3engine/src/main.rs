@@ -8,6 +8,7 @@ mod connect;
 mod destination;
 mod exit;
 mod get;
+mod gpus;
 mod interrupt;
 mod logging;
 mod ls;

@@ -110,6 +110,16 @@ pub(super) fn device(sys: &Path, address: PciAddress) -> PciDevice {
     }
 }
 
+/// `570.133.20`.
+pub(super) fn nvidia_driver(sys: &Path) -> Option<String> {
+    let version = |text: &str| {
+        let fine = |byte: u8| byte.is_ascii_alphanumeric() || b".-".contains(&byte);
+        let fine = (1..=64).contains(&text.len()) && text.bytes().all(fine);
+        fine.then(|| text.to_owned())
+    };
+    read(&sys.join("module/nvidia/version"), version)
+}
+
 /// `.../pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:00.0/0000:18:00.0`: a host bridge, bridges, the device.
 fn path(at: &Path) -> Option<PciPath> {
     address_of(at)?;

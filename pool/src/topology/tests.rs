@@ -127,6 +127,16 @@ fn of_eight_gpus_each_has_a_nic_of_its_own_switch() {
 }
 
 #[test]
+fn the_driver_has_a_version_where_it_is_loaded() {
+    let sys = Sys::new();
+    assert_eq!(sys.read().nvidia_driver(), None);
+    sys.file("module/nvidia/version", "570.133.20\n");
+    assert_eq!(sys.read().nvidia_driver().unwrap(), "570.133.20");
+    sys.file("module/nvidia/version", "570\n\u{1b}[31m");
+    assert_eq!(sys.read().nvidia_driver(), None);
+}
+
+#[test]
 fn a_link_at_rest_is_shown_beside_its_most() {
     let topology = eight_gpus().read();
     assert_eq!(

@@ -27,6 +27,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::{Args, Subcommand};
+use s3engine::topology::Topology;
 use s3engine::{Credentials, Engine, Limits, Policy, PoolOptions};
 use s3sim::content;
 
@@ -46,6 +47,7 @@ use crate::cli::Common;
 use crate::config::{FabricChoice, Settings};
 use crate::connect;
 use crate::exit::Failure;
+use crate::gpus;
 use crate::interrupt::Interrupt;
 use crate::size::Size;
 use crate::span::Span;
@@ -275,6 +277,8 @@ impl Server {
                 .service
                 .as_ref()
                 .map(|(_, socket)| socket.display().to_string()),
+            // Where there is no CUDA there are none.
+            gpus: gpus::seen(&Topology::read()).unwrap_or_default(),
         }
     }
 }
@@ -423,9 +427,13 @@ impl Bench<'_> {
         let place = &self.place;
         let fabric = place.fabric.as_deref().unwrap_or("none");
         let mut text = format!(
-            "host {}, {} cores   s3engine {}   fabric {fabric}   {} in flight a thread, window {:?} after {:?}\n",
+            "host {}, {} cores{}   s3engine {}   fabric {fabric}   {} in flight a thread, window {:?} after {:?}\n",
             place.host,
             Place::cores(),
+            match place.gpus.is_empty() {
+                true => String::new(),
+                false => format!(", {}", gpus::counted(&place.gpus)),
+            },
             env!("CARGO_PKG_VERSION"),
             self.args.in_flight,
             self.args.duration.0,

@@ -10,6 +10,7 @@ use crate::bench::floor::{Floor, Kind};
 use crate::bench::rows::Row;
 use crate::bench::tally::Tally;
 use crate::bench::window::Window;
+use crate::gpus::Gpu;
 
 /// One measured row: its rounds, each beside its floor, and what their completions add up to.
 pub(crate) struct Run {
@@ -133,6 +134,7 @@ pub(crate) struct Place {
     pub(crate) simulated: bool,
     /// The socket of the host service that it was measured through.
     pub(crate) service: Option<String>,
+    pub(crate) gpus: Vec<Gpu>,
 }
 
 impl Place {
@@ -145,7 +147,7 @@ impl Place {
 pub(crate) fn json(place: &Place, runs: &[Run]) -> Value {
     json!({
         "schema": 1,
-        "host": { "name": place.host, "cores": Place::cores() },
+        "host": { "name": place.host, "cores": Place::cores(), "gpus": place.gpus },
         "engine": {
             "version": env!("CARGO_PKG_VERSION"),
             "fabric": place.fabric.as_ref().ok(),
@@ -221,6 +223,7 @@ fn quantiles(times: &Histogram<u64>) -> Value {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::gpus;
     use crate::size::Size;
     use s3engine::Policy;
 
@@ -267,6 +270,7 @@ pub(crate) mod tests {
             simulator: Some("s3sim".into()),
             simulated: true,
             service: None,
+            gpus: vec![gpus::tests::gpu()],
         }
     }
 
@@ -274,6 +278,11 @@ pub(crate) mod tests {
     fn a_simulated_result_says_so() {
         let json = json(&place(), &[run()]);
         assert_eq!(json["schema"], 1);
+        let gpu = &json["host"]["gpus"][0];
+        assert_eq!(
+            (&gpu["index"], &gpu["numa_node"]),
+            (&json!(0), &Value::Null)
+        );
         let run = &json["runs"][0];
         assert_eq!(run["simulated"], true);
         assert_eq!(

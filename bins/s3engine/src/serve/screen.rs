@@ -2,9 +2,12 @@
 
 use std::net::SocketAddr;
 
-use s3engine::Engine;
+use s3engine::cuda::Uuid;
 use s3engine::service::{Rule, Who};
+use s3engine::topology::Topology;
+use s3engine::{Engine, Memory};
 
+use crate::gpus::{self, Gpu};
 use crate::object_url::on_one_line;
 use crate::serve::plan::Plan;
 use crate::size::human;
@@ -33,6 +36,9 @@ pub(crate) fn text(plan: &Plan, engine: &Engine, metrics: Option<SocketAddr>) ->
         line("endpoint", format!("{name}{default}: {endpoint}, {signed}"));
     }
     line("pool", pool(plan, engine));
+    for gpu in gpus(engine) {
+        line("gpu", gpu);
+    }
     line("fabric", fabric(engine));
     let (requests, bytes) = (plan.limits.requests, human(plan.limits.bytes as f64));
     line(
@@ -70,6 +76,23 @@ fn pool(plan: &Plan, engine: &Engine) -> String {
     let most = human(engine.pool().stats().max_bytes as f64);
     let slab = human(plan.caps.slab_bytes as f64);
     format!("at most {most} of host memory, in slabs of {slab} that are one client's each")
+}
+
+/// Each that clients can have memory of, or why there is none.
+fn gpus(engine: &Engine) -> Vec<String> {
+    let none = |why: String| vec![format!("none: {why}")];
+    let told = |gpu: &Gpu| {
+        let uuid = gpu.uuid.parse::<Uuid>().ok();
+        let bound = uuid.and_then(|uuid| engine.pool().max_bytes(Memory::Cuda(uuid)).ok());
+        let most = human(bound.unwrap_or(0) as f64);
+        let all = human(gpu.memory_bytes as f64);
+        format!("{}: {gpu}, at most {most} of {all}", gpu.index)
+    };
+    match gpus::seen(&Topology::read()) {
+        Ok(gpus) if gpus.is_empty() => none("the CUDA driver shows no device".to_owned()),
+        Ok(gpus) => gpus.iter().map(told).collect(),
+        Err(error) => none(error.to_string()),
+    }
 }
 
 fn fabric(engine: &Engine) -> String {
@@ -121,6 +144,7 @@ pub(crate) fn log(plan: &Plan, engine: &Engine, metrics: Option<SocketAddr>) {
         clients = clients(plan),
         endpoints = names.join(" "),
         pool = pool(plan, engine),
+        gpus = gpus(engine).join("; "),
         fabric = fabric(engine),
         caps = caps(plan),
         metrics = told(metrics),

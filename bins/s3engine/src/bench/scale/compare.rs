@@ -13,6 +13,7 @@ use crate::bench::outputs::distinct;
 use crate::bench::scale::figures::{percent, ratio, time};
 use crate::bench::scale::run::{Device, Host, Mode, Report, Run, SCHEMA};
 use crate::exit::Failure;
+use crate::gpus::counted;
 use crate::interrupt::Interrupt;
 use crate::object_url::on_one_line;
 use crate::size::Size;
@@ -245,7 +246,7 @@ fn cases(report: &Report) -> Vec<(Case, &Run)> {
 type Fact = fn(&Report) -> Value;
 
 /// What is told if it differs, besides settings.
-const FACTS: [(&str, Fact); 8] = [
+const FACTS: [(&str, Fact); 9] = [
     ("s3engine", |report| report.engine.version.clone().into()),
     ("fabric", |report| report.engine.fabric.clone().into()),
     ("host", |report| {
@@ -260,6 +261,9 @@ const FACTS: [(&str, Fact); 8] = [
     }),
     ("ports", |report| {
         each(report, |host| host.devices.iter().map(port).collect())
+    }),
+    ("GPUs", |report| {
+        each(report, |host| counted(&host.gpus).into())
     }),
     ("simulated with model", models),
 ];

@@ -1,26 +1,27 @@
 //! The machine that measures.
 
 use std::fs;
-use std::path::Path;
+
+use s3engine::topology::{Nic, NicPort, Topology};
 
 use crate::bench::report::Place;
+use crate::gpus;
 
 use super::run::{Device, Host};
-
-/// Where the kernel lists devices that can do RDMA.
-const DEVICES: &str = "/sys/class/infiniband";
 
 impl Host {
     /// This one.
     pub(crate) fn this() -> Self {
-        let system = rustix::system::uname();
+        let (system, topology) = (rustix::system::uname(), Topology::read());
         let of_text = |text: &std::ffi::CStr| text.to_string_lossy().into_owned();
         Self {
             name: of_text(system.nodename()),
             cores: Place::cores(),
             memory_bytes: memory_bytes().unwrap_or(0),
             kernel: of_text(system.release()),
-            devices: devices(Path::new(DEVICES)),
+            devices: devices(&topology),
+            // Where there is no CUDA there are none.
+            gpus: gpus::seen(&topology).unwrap_or_default(),
         }
     }
 
@@ -40,41 +41,20 @@ fn memory_bytes() -> Option<u64> {
     Some(kib << 10)
 }
 
-/// The ports that are up, by name.
-fn devices(folder: &Path) -> Vec<Device> {
-    let names = |folder: &Path| {
-        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-        let mut names: Vec<String> = entries
-            .map(|entry| entry.file_name().to_string_lossy().into_owned())
-            .collect();
-        names.sort();
-        names
+/// The ports that are up and whose rate is known, by name.
+fn devices(topology: &Topology) -> Vec<Device> {
+    let of_nic = |nic: &Nic| {
+        let up = nic.ports.iter().filter(|port| port.up);
+        let device = |port: &NicPort| {
+            Some(Device {
+                name: nic.name.clone(),
+                port: port.number,
+                gbit_per_s: port.gbit_per_s?,
+            })
+        };
+        up.filter_map(device).collect::<Vec<_>>()
     };
-    let mut devices = Vec::new();
-    for name in names(folder) {
-        let ports = folder.join(&name).join("ports");
-        for port in names(&ports) {
-            let read =
-                |file: &str| fs::read_to_string(ports.join(&port).join(file)).unwrap_or_default();
-            // `4: ACTIVE`, and `400 Gb/sec (4X NDR)`.
-            let (state, rate) = (read("state"), read("rate"));
-            let rate = rate
-                .split_whitespace()
-                .next()
-                .and_then(|rate| rate.parse().ok())
-                .filter(|rate: &f64| rate.is_finite() && *rate > 0.0);
-            if let (true, Some(gbit_per_s), Ok(port)) =
-                (state.contains("ACTIVE"), rate, port.parse())
-            {
-                devices.push(Device {
-                    name: name.clone(),
-                    port,
-                    gbit_per_s,
-                });
-            }
-        }
-    }
-    devices
+    topology.nics.iter().flat_map(of_nic).collect()
 }
 
 #[cfg(test)]
@@ -91,12 +71,13 @@ mod tests {
             ("mlx5_3", "1", "4: ACTIVE\n", "nonsense\n"),
             ("mlx5_4", "1", "4: ACTIVE\n", "inf Gb/sec\n"),
         ] {
-            let port = folder.path().join(name).join("ports").join(port);
+            let nic = folder.path().join("class/infiniband").join(name);
+            let port = nic.join("ports").join(port);
             fs::create_dir_all(&port).unwrap();
             fs::write(port.join("state"), state).unwrap();
             fs::write(port.join("rate"), rate).unwrap();
         }
-        let devices = devices(folder.path());
+        let devices = devices(&Topology::under(folder.path()));
         let host = Host {
             devices,
             ..Host::default()

@@ -53,6 +53,7 @@ use crate::bench::outputs::distinct;
 use crate::bench::watch::Watch;
 use crate::config::Settings;
 use crate::exit::Failure;
+use crate::gpus;
 use crate::interrupt::Interrupt;
 
 /// Runs the command.
@@ -208,6 +209,9 @@ fn lost(case: &cases::Case, args: &ScaleArgs, server: &Server, host: &Host, why:
 
 fn introduction(args: &ScaleArgs, server: &Server, host: &Host) -> String {
     let mut text = format!("host {}, {} cores", host.name, host.cores);
+    if !host.gpus.is_empty() {
+        text += &format!(", {}", gpus::counted(&host.gpus));
+    }
     for device in &host.devices {
         text += &format!(", {} {:.0} Gb/s", device.name, device.gbit_per_s);
     }

@@ -6,6 +6,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::gpus::Gpu;
+
 /// The version of the JSON.
 pub(crate) const SCHEMA: u32 = 1;
 
@@ -38,6 +40,9 @@ pub(crate) struct Host {
     pub(crate) kernel: String,
     /// What the kernel lists under `/sys/class/infiniband`.
     pub(crate) devices: Vec<Device>,
+    /// Reports from before there was CUDA memory have none.
+    #[serde(default)]
+    pub(crate) gpus: Vec<Gpu>,
 }
 
 /// A port of a network device that can do RDMA.

@@ -198,6 +198,7 @@ pub(crate) fn report() -> Report {
                 port: 1,
                 gbit_per_s: 400.0,
             }],
+            gpus: Vec::new(),
         }],
         engine: Build {
             version: "0.1.0".into(),
