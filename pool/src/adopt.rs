@@ -74,7 +74,7 @@ impl Shared {
         let reserved = Reservation::of_caller(&self.room, client, memory, range.len);
         let slab = Slab::adopted(
             SlabId::next(),
-            Backing::Cuda(range.memory()),
+            Backing::Cuda(range.memory(), self.staging(range.gpu)),
             reserved,
             range,
         );

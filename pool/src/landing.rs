@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use event_listener::Event;
 
 use crate::buffer::{Buffer, Held, Lease, OutOfBounds};
-use crate::cuda::{CudaError, Flush};
+use crate::cuda::{Copies, CudaError, Flush};
 use crate::ledger::{FabricId, RegistrationUse, UnregisteredWhy};
 use crate::memory::Memory;
 use crate::registrar::RegistrationHandle;
@@ -20,7 +20,7 @@ use crate::slab::Slab;
 pub struct SlotRetired;
 
 /// Why a window was not written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WriteError {
     /// The bytes do not fit, or processors cannot reach the memory.
     #[error(transparent)]
@@ -28,14 +28,33 @@ pub enum WriteError {
     /// A remote may be writing to it.
     #[error("the window is armed: a remote may be writing to it")]
     Armed,
+    /// The bytes did not reach the device.
+    #[error(transparent)]
+    Cuda(#[from] CudaError),
 }
 
 /// What a landing and its windows share. Alive as long as anybody may write.
 pub(crate) struct Core {
     shared: Arc<Shared>,
-    slab: Arc<Slab>,
+    pub(crate) slab: Arc<Slab>,
     /// A remote may still write: a window was dropped while armed.
     tainted: AtomicBool,
+}
+
+impl Core {
+    /// The address of `len` bytes at `at` in the slab, where they are a device's.
+    pub(crate) fn place(&self, at: u64, len: u64) -> Option<u64> {
+        let memory = self.slab.cuda()?;
+        let end = at.checked_add(len)?;
+        (end <= memory.len()).then(|| memory.address() + at)
+    }
+
+    /// A copy into the slot has ended. The last one may be what a slot in quarantine waits for.
+    pub(crate) fn let_go(self: Arc<Self>) {
+        if let Some(last) = Arc::into_inner(self) {
+            last.shared.keeper.notify(usize::MAX);
+        }
+    }
 }
 
 /// A slot while a transfer fills it. Dropped or finished with a doubt about late writes, it goes to quarantine.
@@ -103,6 +122,7 @@ impl Landing {
             start,
             len,
             armed: None,
+            copies: None,
         })
     }
 
@@ -118,17 +138,19 @@ impl Landing {
 
     /// The slot, if nobody can write any more. Otherwise it is in quarantine now.
     fn settle(&mut self, cell: Option<Arc<ReturnCell>>) -> Option<Held> {
-        let (lease, core) = match (self.held.take()?, &mut self.core) {
+        let (lease, mut core) = match (self.held.take()?, self.core.take()) {
             (Held::Own(lease), Some(core)) => (lease, core),
             (held, _) => return Some(held),
         };
-        // get_mut succeeds only when every window is gone, and orders this after their last acts.
-        let clean = Arc::get_mut(core).is_some_and(|core| !*core.tainted.get_mut());
+        // get_mut succeeds only when every window and copy is gone, and orders this after their last acts.
+        let clean = Arc::get_mut(&mut core).is_some_and(|core| !*core.tainted.get_mut());
         if clean {
             return Some(Held::Own(lease));
         }
-        let shared = Arc::clone(&lease.shared);
-        shared.quarantine(lease, Arc::downgrade(core), cell);
+        let (shared, windows) = (Arc::clone(&lease.shared), Arc::downgrade(&core));
+        // The keeper finds what others still have, not this.
+        drop(core);
+        shared.quarantine(lease, windows, cell);
         None
     }
 }
@@ -150,11 +172,13 @@ impl fmt::Debug for Landing {
 
 /// A range of a landing that one request fills. It can be written, not read.
 pub struct Window {
-    core: Arc<Core>,
+    pub(crate) core: Arc<Core>,
     /// Offset in the slab.
-    start: u64,
+    pub(crate) start: u64,
     len: u64,
     armed: Option<RegistrationUse>,
+    /// Of what was staged for it, while any may be under way.
+    pub(crate) copies: Option<Arc<Copies>>,
 }
 
 impl Window {
@@ -178,21 +202,27 @@ impl Window {
         self.core.slab.memory()
     }
 
-    /// Copies `data` to `at`. Only for memory that this host's processors can reach.
+    /// Copies `data` to `at`. Only for memory that this host's processors can reach; [`filling`](Self::filling) is for
+    /// any.
     pub fn write(&mut self, at: u64, data: &[u8]) -> Result<(), WriteError> {
+        let range = self.check_range(at, data)?;
+        let mapping = self.core.slab.mapping().ok_or(range)?;
+        Ok(mapping.write(self.start + at, data)?)
+    }
+
+    /// Whether `data` may be written to `at`. Returns the range as an error would have it.
+    pub(crate) fn check_range(&self, at: u64, data: &[u8]) -> Result<OutOfBounds, WriteError> {
         if self.armed.is_some() {
             return Err(WriteError::Armed);
         }
-        let error = OutOfBounds {
+        let range = OutOfBounds {
             offset: at,
             len: data.len() as u64,
             have: self.len,
         };
-        at.checked_add(data.len() as u64)
-            .filter(|&end| end <= self.len)
-            .ok_or(error)?;
-        let mapping = self.core.slab.mapping().ok_or(error)?;
-        Ok(mapping.write(self.start + at, data)?)
+        let end = at.checked_add(range.len);
+        let fits = end.is_some_and(|end| end <= self.len);
+        fits.then_some(range).ok_or(range.into())
     }
 
     /// Finds the registration of the window's memory with a fabric (made at first use, kept from then on) and

@@ -32,6 +32,7 @@ mod adopt;
 mod buffer;
 mod client;
 pub mod cuda;
+mod filling;
 mod group;
 mod host;
 mod import;
@@ -54,6 +55,7 @@ mod waiting;
 
 pub use buffer::{Buffer, CopyError, OutOfBounds};
 pub use client::{ClientOptions, ClientStats, Share, SlabExport};
+pub use filling::Filling;
 pub use group::GroupOptions;
 pub use host::HugePages;
 pub use import::{GiveBack, ImportError, ImportedSlab};

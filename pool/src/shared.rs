@@ -1,7 +1,8 @@
 //! What all handles of a pool share: leasing, growing within the bound, giving back, ending.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
 use event_listener::Event;
@@ -9,7 +10,7 @@ use event_listener::Event;
 use crate::accounts::{Accounts, Released, SlabState, Wanted};
 use crate::buffer::{Buffer, Lease, Place};
 use crate::client::{Client, ClientId, ClientOptions, Handle};
-use crate::cuda::{CudaError, CudaKind, CudaMemory, Gpu, Uuid};
+use crate::cuda::{CudaError, CudaKind, CudaMemory, Gpu, Staging, Uuid};
 use crate::group::Groups;
 use crate::host::HostMemory;
 use crate::ledger::{Counters, FabricId, RegistrationUse, UnregisteredWhy};
@@ -33,6 +34,8 @@ pub(crate) struct Shared {
     /// Held while room for a slab is looked for.
     pub(crate) making_room: Mutex<()>,
     accounts: Mutex<Accounts>,
+    /// Of each device, as long as there are slabs of it.
+    staging: Mutex<BTreeMap<Uuid, Weak<Staging>>>,
     next_client: AtomicU64,
     /// Wakes the keeper.
     pub(crate) keeper: Arc<Event>,
@@ -57,6 +60,7 @@ impl Shared {
             groups: Groups::default(),
             making_room: Mutex::default(),
             accounts: Mutex::default(),
+            staging: Mutex::default(),
             next_client: AtomicU64::new(Self::HOST.0),
             keeper: Arc::default(),
         }
@@ -152,7 +156,11 @@ impl Shared {
     ) -> Result<Arc<Slab>, PoolError> {
         let backing = match wanted.memory {
             Memory::Host => Backing::Host(HostMemory::create(room.len(), self.options.huge_pages)?),
-            Memory::Cuda(uuid) => Backing::Cuda(self.make_cuda(uuid, &mut room, wanted.len)?),
+            Memory::Cuda(uuid) => {
+                let memory = self.make_cuda(uuid, &mut room, wanted.len)?;
+                let staging = self.staging(memory.gpu());
+                Backing::Cuda(memory, staging)
+            }
         };
         let slab = Slab::new(SlabId::next(), backing, room);
         if client.read_only {
@@ -190,6 +198,17 @@ impl Shared {
             }
             made => made,
         }
+    }
+
+    /// What the slabs of a device are filled from, shared by all of them.
+    pub(crate) fn staging(&self, gpu: &'static Gpu) -> Arc<Staging> {
+        let mut staging = self.staging.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_gpu = staging.entry(gpu.uuid()).or_default();
+        of_gpu.upgrade().unwrap_or_else(|| {
+            let new = Arc::new(Staging::new(gpu, self.options.staging_bytes));
+            *of_gpu = Arc::downgrade(&new);
+            new
+        })
     }
 
     /// The most bytes of a kind of memory ever mapped.

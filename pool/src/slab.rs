@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::client::{Client, Share};
-use crate::cuda::{CallersRange, CudaKind, CudaMemory};
+use crate::cuda::{CallersRange, CudaKind, CudaMemory, Staging};
 use crate::host::HostMemory;
 use crate::ledger::SlabLedger;
 use crate::memory::{MappedPages, Mapping, Memory, MemoryError, Pages};
@@ -26,7 +26,7 @@ impl SlabId {
 /// What a slab is made of.
 pub(crate) enum Backing {
     Host(HostMemory),
-    Cuda(CudaMemory),
+    Cuda(CudaMemory, Arc<Staging>),
 }
 
 pub(crate) struct Slab {
@@ -104,7 +104,7 @@ impl Slab {
     pub(crate) fn pages(&self) -> Option<&MappedPages> {
         match &self.backing {
             Backing::Host(memory) => Some(memory.pages()),
-            Backing::Cuda(_) => None,
+            Backing::Cuda(..) => None,
         }
     }
 
@@ -112,7 +112,15 @@ impl Slab {
     pub(crate) fn cuda(&self) -> Option<&CudaMemory> {
         match &self.backing {
             Backing::Host(_) => None,
-            Backing::Cuda(memory) => Some(memory),
+            Backing::Cuda(memory, _) => Some(memory),
+        }
+    }
+
+    /// What fills it with bytes that are in host memory, where processors cannot.
+    pub(crate) fn staging(&self) -> Option<&Arc<Staging>> {
+        match &self.backing {
+            Backing::Host(_) => None,
+            Backing::Cuda(_, staging) => Some(staging),
         }
     }
 
@@ -120,7 +128,7 @@ impl Slab {
     pub(crate) fn mapping(&self) -> Option<&Mapping> {
         match &self.backing {
             Backing::Host(memory) => Some(memory.mapping()),
-            Backing::Cuda(_) => None,
+            Backing::Cuda(..) => None,
         }
     }
 
@@ -128,7 +136,7 @@ impl Slab {
     pub(crate) fn address(&self) -> u64 {
         match &self.backing {
             Backing::Host(memory) => memory.mapping().address(),
-            Backing::Cuda(memory) => memory.address(),
+            Backing::Cuda(memory, _) => memory.address(),
         }
     }
 
@@ -136,7 +144,7 @@ impl Slab {
     pub(crate) fn close_to_others(&self) -> Result<(), MemoryError> {
         match &self.backing {
             Backing::Host(memory) => memory.close_to_others(),
-            Backing::Cuda(_) => Ok(()),
+            Backing::Cuda(..) => Ok(()),
         }
     }
 
@@ -146,7 +154,7 @@ impl Slab {
             Backing::Host(memory) => memory
                 .export(self.client().read_only)
                 .map(Share::Descriptor),
-            Backing::Cuda(memory) => Ok(memory.export()?.into()),
+            Backing::Cuda(memory, _) => Ok(memory.export()?.into()),
         }
     }
 
@@ -155,14 +163,14 @@ impl Slab {
     pub(crate) fn discard(&self) -> Result<(), MemoryError> {
         match &self.backing {
             Backing::Host(memory) => memory.discard(),
-            Backing::Cuda(_) => Ok(()),
+            Backing::Cuda(..) => Ok(()),
         }
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.backing {
             Backing::Host(memory) => Some(memory.fd()),
-            Backing::Cuda(memory) => memory.descriptor(),
+            Backing::Cuda(memory, _) => memory.descriptor(),
         }
     }
 

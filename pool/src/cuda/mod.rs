@@ -5,12 +5,16 @@
 //! Every call that needs a context binds the device's primary one first (see [`Gpu::bind`]).
 
 mod caller;
+mod copier;
+mod copies;
 mod copy;
 mod device;
 mod driver;
 mod error;
 mod memory;
 mod release;
+mod ring;
+mod staging;
 mod visibility;
 
 pub use device::{Bound, Gpu, NotAUuid, Uuid, WriteOrdering};
@@ -21,4 +25,6 @@ pub use release::{NotReleased, Stream};
 pub use visibility::Flush;
 
 pub(crate) use caller::CallersRange;
+pub(crate) use copies::Copies;
 pub(crate) use copy::{to_device, to_host};
+pub(crate) use staging::{Chunk, Staging};
