@@ -28,6 +28,8 @@ bitflags! {
         const MORE = 1 << 5;
         /// The buffer is not the one that was submitted.
         const MOVED = 1 << 6;
+        /// Bytes went through staging in host memory on their way to a device.
+        const STAGED = 1 << 7;
     }
 }
 

@@ -1,6 +1,7 @@
 //! One part of a GET: attempts by its first way, then by HTTP where that is allowed.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use s3engine_pool::Window;
 use s3engine_s3::error::{Error, ErrorKind};
@@ -16,6 +17,9 @@ use crate::in_flight::Permit;
 use crate::interrupt::Interrupt;
 use crate::request::LastError;
 use crate::worker::Lane;
+
+/// How long a part that was cancelled waits for copies that are under way, before its slot goes to quarantine.
+const COPIES: Duration = Duration::from_millis(100);
 
 /// How a part may travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,6 +101,8 @@ pub(crate) async fn run(
     match interrupt.or(attempts.run(&mut window)).await {
         Ok(end) => end,
         Err(kind) => {
+            // Copies to a device end soon, and then nothing is in doubt.
+            let _ = tokio::time::timeout(COPIES, window.settled()).await;
             let error = wanted.error(kind);
             let error = error.with_endpoint(lane.core.endpoint.to_string());
             let error = attempts.last.told(error);
@@ -181,7 +187,7 @@ impl Attempts<'_> {
         retry: &RetryPolicy,
         attempt: u32,
         error: &Error,
-    ) -> Option<std::time::Duration> {
+    ) -> Option<Duration> {
         let random = rand::random();
         match error.reason() {
             Reason::HttpError => retry.backoff(attempt, error, error.retry_after(), random),

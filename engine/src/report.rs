@@ -171,6 +171,9 @@ impl Report {
             ),
             path => {
                 self.by_path.add(path, outcome.bytes);
+                if outcome.staged {
+                    self.flags |= Flags::STAGED;
+                }
                 None
             }
         }
@@ -193,6 +196,7 @@ impl Report {
     /// Everything is fetched again, into other memory.
     pub(crate) fn start_over(&mut self) {
         self.by_path = BytesByPath::default();
+        self.flags -= Flags::STAGED;
     }
 
     /// The buffer is another one than the caller gave.

@@ -285,6 +285,7 @@ impl Texts {
             | ErrorKind::Connect(text)
             | ErrorKind::Reset(text)
             | ErrorKind::Protocol(text)
+            | ErrorKind::Cuda(text)
             | ErrorKind::Service(text)
             | ErrorKind::Denied(text) => [Some(text), None, None],
             ErrorKind::Status { code, message, .. } => [code, message, None],
@@ -423,6 +424,7 @@ fn code_of(kind: &ErrorKind) -> u16 {
         ErrorKind::BufferTooSmall { .. } => "buffer-too-small",
         ErrorKind::RangeNotSatisfiable { .. } => "range-not-satisfiable",
         ErrorKind::Rdma { .. } => "rdma",
+        ErrorKind::Cuda(_) => "cuda",
         ErrorKind::Service(_) => "service",
         ErrorKind::Denied(_) => "denied",
         ErrorKind::Cancelled => "cancelled",
@@ -470,6 +472,7 @@ fn kind(cqe: &Cqe, detail: &Detail, reason: Reason) -> ErrorKind {
             reason,
             detail: first(),
         },
+        "cuda" => ErrorKind::Cuda(first()),
         "service" => ErrorKind::Service(first()),
         "denied" => ErrorKind::Denied(first()),
         "cancelled" => ErrorKind::Cancelled,

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 use s3engine_ring::{
     CQE_FELL_BACK, CQE_HTTP_INTENDED, CQE_MORE, CQE_MOVED, CQE_NOT_VERIFIED, CQE_PARTIAL,
-    CQE_REG_FAILED, DETAIL_CUT, Layout, Regions, Taken,
+    CQE_REG_FAILED, CQE_STAGED, DETAIL_CUT, Layout, Regions, Taken,
 };
 
 use super::*;
@@ -16,6 +16,7 @@ fn the_flags_of_a_completion_are_the_bits_of_the_abi() {
         (Flags::PARTIAL, CQE_PARTIAL),
         (Flags::MORE, CQE_MORE),
         (Flags::MOVED, CQE_MOVED),
+        (Flags::STAGED, CQE_STAGED),
     ];
     for (flag, bit) in pairs {
         assert_eq!(flag.bits(), u32::from(bit), "{flag:?}");
@@ -101,6 +102,7 @@ fn error_kind() -> impl Strategy<Value = ErrorKind> {
         text().prop_map(ErrorKind::Connect),
         text().prop_map(ErrorKind::Reset),
         text().prop_map(ErrorKind::Protocol),
+        text().prop_map(ErrorKind::Cuda),
         text().prop_map(ErrorKind::Service),
         text().prop_map(ErrorKind::Denied),
         (proptest::sample::select(&PHASES[..]), duration_of())

@@ -101,6 +101,8 @@ impl RdmaTransport {
     async fn arm(&self, window: &mut Window) -> Result<RegistrationHandle, UnregisteredWhy> {
         let began = Instant::now();
         let bound = self.pool.quarantine_bound();
+        // Of an attempt whose bytes came in the body: they would write over what comes now.
+        window.settled().await;
         loop {
             let changed = self.pool.changed();
             match window.arm(self.id) {
@@ -261,7 +263,10 @@ impl RdmaTransport {
             } if self.take_body => {
                 let why = response.error(rdma("the object came in the body"));
                 return match response.receive_part(part, window).await {
-                    Ok(received) => head.outcome(Path::Http, reason, received.bytes, Some(why)),
+                    Ok(received) => Outcome {
+                        staged: received.staged,
+                        ..head.outcome(Path::Http, reason, received.bytes, Some(why))
+                    },
                     Err(error) => head.outcome(Path::None, error.reason(), 0, Some(error)),
                 };
             }
@@ -475,6 +480,7 @@ impl Head {
             path,
             reason,
             bytes,
+            staged: false,
             status: Some(self.status.as_u16()),
             info: self.info,
             request_id: self.request_id,

@@ -21,6 +21,8 @@ pub struct Outcome {
     pub reason: Reason,
     /// Bytes verified to have arrived.
     pub bytes: u64,
+    /// Whether they went through staging on their way to a device.
+    pub staged: bool,
     /// The HTTP status, where there was an answer.
     pub status: Option<u16>,
     /// The object, as the answer describes it.
@@ -42,6 +44,7 @@ impl Outcome {
             path: Path::None,
             reason: error.reason(),
             bytes: 0,
+            staged: false,
             status: error.status(),
             info: ObjectInfo::default(),
             request_id: error.request_id().map(str::to_owned),
@@ -81,6 +84,7 @@ impl Transport for HttpTransport {
                 path: Path::Http,
                 reason: Reason::Policy,
                 bytes: received.bytes,
+                staged: received.staged,
                 status: Some(received.status),
                 info: received.info,
                 request_id: received.request_id,

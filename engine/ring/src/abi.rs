@@ -61,6 +61,8 @@ pub const CQE_PARTIAL: u16 = 1 << 4;
 pub const CQE_MORE: u16 = 1 << 5;
 /// CQE flag: the slot is not the one that was submitted.
 pub const CQE_MOVED: u16 = 1 << 6;
+/// CQE flag: bytes went through staging in host memory on their way to a device.
+pub const CQE_STAGED: u16 = 1 << 7;
 
 /// CQE `detail`: there is no record.
 pub const NO_DETAIL: u32 = u32::MAX;

@@ -52,7 +52,7 @@ const REASONS: [&str; 24] = [
 ];
 
 /// Names of error kinds from code 1 on.
-const ERRORS: [&str; 17] = [
+const ERRORS: [&str; 18] = [
     "invalid-request",
     "config",
     "connect",
@@ -70,6 +70,7 @@ const ERRORS: [&str; 17] = [
     "deadline",
     "service",
     "denied",
+    "cuda",
 ];
 
 /// The error code of a request that is wrong in itself: a range, a reference.

@@ -106,6 +106,8 @@ pub enum ErrorKind {
         /// What the fabric or the server said.
         detail: String,
     },
+    /// CUDA did not do its part: the bytes did not reach the device.
+    Cuda(String),
     /// The host service has ended, or cannot be reached.
     Service(String),
     /// The host service's rules do not allow it.
@@ -168,6 +170,7 @@ impl fmt::Display for ErrorKind {
             }
             ErrorKind::RangeNotSatisfiable { size: None } => f.write_str("416 InvalidRange"),
             ErrorKind::Rdma { reason, detail } => write!(f, "{reason}: {}", Printable(detail)),
+            ErrorKind::Cuda(text) => write!(f, "CUDA: {}", Printable(text)),
             ErrorKind::Service(text) => write!(f, "host service: {}", Printable(text)),
             ErrorKind::Denied(text) => write!(f, "denied by the host service: {}", Printable(text)),
             ErrorKind::Cancelled => f.write_str("cancelled"),

@@ -19,7 +19,7 @@ mod response;
 pub use answer::{Expected, GetPart, check_head};
 pub use client::{Client, Head, Request, SendError, Stale};
 pub use error_body::ErrorBody;
-pub use response::{Received, Response};
+pub use response::{Body, Received, Response};
 
 #[cfg(test)]
 mod tests;

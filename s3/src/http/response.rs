@@ -11,8 +11,8 @@ use bytes::Bytes;
 use http::header::{LOCATION, RETRY_AFTER};
 use http::response::Parts;
 use http::{HeaderMap, HeaderName, Method, StatusCode, Uri};
-use hyper::body::{Body, Incoming};
-use s3engine_pool::Window;
+use hyper::body::{Body as _, Incoming};
+use s3engine_pool::{Filling, Window, WriteError};
 use tokio::time::{Sleep, sleep_until, timeout};
 
 use super::answer::{Expected, GetPart, check_head, content_length};
@@ -47,6 +47,8 @@ pub struct Response {
 pub struct Received {
     /// The bytes now in the window, from its beginning.
     pub bytes: u64,
+    /// Whether they went through staging on their way to a device.
+    pub staged: bool,
     /// What the answer says about the object.
     pub info: ObjectInfo,
     /// The HTTP status.
@@ -55,6 +57,15 @@ pub struct Received {
     pub request_id: Option<String>,
     /// When the head of the answer had arrived.
     pub first_byte: Instant,
+}
+
+/// A body that has been received.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Body {
+    /// The bytes now in the window, from its beginning.
+    pub bytes: u64,
+    /// Those of them that went through staging on their way to a device.
+    pub staged: u64,
 }
 
 impl Response {
@@ -110,13 +121,17 @@ impl Response {
     ) -> Result<Received, Error> {
         let mut received = Received {
             bytes: 0,
+            staged: false,
             info: self.info(),
             status: self.head.status.as_u16(),
             request_id: self.request_id().map(str::to_owned),
             first_byte: self.first_byte,
         };
         match check_head(self.head.status, &self.head.headers, part, window.len()) {
-            Ok(expected) => received.bytes = self.receive(window, expected).await?,
+            Ok(expected) => {
+                let Body { bytes, staged } = self.receive(window, expected).await?;
+                (received.bytes, received.staged) = (bytes, staged > 0);
+            }
             Err(ErrorKind::Status { .. } | ErrorKind::RangeNotSatisfiable { .. }) => {
                 let error = self.into_error().await;
                 // Some servers give the size of the object only in the body of the 416.
@@ -133,11 +148,11 @@ impl Response {
     }
 
     /// Copies the body to the beginning of the window: what is expected, or an error.
-    pub async fn receive(mut self, window: &mut Window, expected: Expected) -> Result<u64, Error> {
+    pub async fn receive(mut self, window: &mut Window, expected: Expected) -> Result<Body, Error> {
         let (most, exact) = match expected {
             Expected::EmptyObject => {
                 self.finish().await;
-                return Ok(0);
+                return Ok(Body::default());
             }
             Expected::Exactly(bytes) => (bytes, true),
             Expected::UpTo(bytes) => (bytes, false),
@@ -156,14 +171,34 @@ impl Response {
         window: &mut Window,
         most: u64,
         exact: bool,
-    ) -> Result<u64, BodyError> {
+    ) -> Result<Body, BodyError> {
         let have = window.len();
         if most > have {
             return Err((ErrorKind::BufferTooSmall { needed: most, have }, None));
         }
+        let mut filling = window.filling();
+        match self.fill(&mut filling, (most, have), exact).await {
+            Ok(bytes) => match filling.finish().await {
+                Ok(staged) => Ok(Body { bytes, staged }),
+                Err(error) => Err((not_written(error, bytes, have), None)),
+            },
+            Err(error) => {
+                // What was sent before may not arrive after what a next attempt brings.
+                filling.stop().await;
+                Err(error)
+            }
+        }
+    }
+
+    async fn fill(
+        &mut self,
+        filling: &mut Filling<'_>,
+        (most, have): (u64, u64),
+        exact: bool,
+    ) -> Result<u64, BodyError> {
         let mut stall = Stall::new(self.client.timeouts().stall);
         let mut received = 0_u64;
-        while let Some(data) = next_data(&mut self.body, &mut stall)
+        while let Some(data) = next_data(&mut self.body, &mut stall, || filling.pause())
             .await
             .map_err(|failure| failure.into_kind(received, exact.then_some(most)))?
         {
@@ -176,9 +211,8 @@ impl Response {
                 };
                 return Err((kind, None));
             }
-            window
-                .write(received, &data)
-                .map_err(|_| (ErrorKind::BufferTooSmall { needed: end, have }, None))?;
+            let written = filling.write(received, &data).await;
+            written.map_err(|error| (not_written(error, end, have), None))?;
             received = end;
         }
         if exact && received < most {
@@ -223,7 +257,7 @@ impl Response {
                 let text = format!("a body of {known} bytes or more, where {most} are the most");
                 return Err((ErrorKind::Protocol(text), None));
             }
-            let next = next_data(&mut self.body, &mut stall).await;
+            let next = next_data(&mut self.body, &mut stall, || ()).await;
             match next.map_err(|failure| failure.into_kind(received, announced))? {
                 Some(data) => body.extend_from_slice(&data),
                 None => return Ok(body),
@@ -264,7 +298,7 @@ impl Response {
         let mut bytes = Vec::new();
         let read = async {
             let mut stall = Stall::new(limit);
-            while let Some(data) = next_data(&mut self.body, &mut stall).await.ok()? {
+            while let Some(data) = next_data(&mut self.body, &mut stall, || ()).await.ok()? {
                 if bytes.len() + data.len() > LONGEST_ERROR_BODY {
                     return None;
                 }
@@ -392,8 +426,22 @@ pub(super) fn innermost(error: &hyper::Error) -> String {
     error.to_string()
 }
 
-/// The next bytes of a body; `None` at its clean end.
-async fn next_data(body: &mut Incoming, stall: &mut Stall) -> Result<Option<Bytes>, Failure> {
+/// What a write to a window that does not succeed says about the answer.
+fn not_written(error: WriteError, needed: u64, have: u64) -> ErrorKind {
+    match error {
+        WriteError::Cuda(error) => ErrorKind::Cuda(error.to_string()),
+        WriteError::OutOfBounds(_) | WriteError::Armed => {
+            ErrorKind::BufferTooSmall { needed, have }
+        }
+    }
+}
+
+/// The next bytes of a body; `None` at its clean end. Calls `pause` when they are not there yet.
+async fn next_data(
+    body: &mut Incoming,
+    stall: &mut Stall,
+    mut pause: impl FnMut(),
+) -> Result<Option<Bytes>, Failure> {
     stall.since = None;
     poll_fn(|cx| {
         loop {
@@ -406,7 +454,10 @@ async fn next_data(body: &mut Incoming, stall: &mut Stall) -> Result<Option<Byte
                         return Poll::Ready(Ok(Some(data)));
                     }
                 }
-                Poll::Pending => return stall.poll(cx).map(|after| Err(Failure::Stalled(after))),
+                Poll::Pending => {
+                    pause();
+                    return stall.poll(cx).map(|after| Err(Failure::Stalled(after)));
+                }
             }
         }
     })
