@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::cuda::{CudaError, Uuid};
+use crate::cuda::{CudaCause, CudaError, Uuid};
 use crate::host::HugePages;
 use crate::ledger::LedgerStats;
 use crate::limit::{MemoryLimit, memory_limit};
@@ -166,6 +166,16 @@ pub enum PoolError {
     /// The process that owns the pool said no.
     #[error("the process that owns the pool refused: {why}")]
     Refused {
+        /// What it said.
+        why: String,
+    },
+    /// The process that owns the pool has no memory of a device to give.
+    #[error("the process that owns the pool gives no memory of {device}: {why}")]
+    NoCuda {
+        /// The device.
+        device: Uuid,
+        /// What kind of failure it was.
+        cause: CudaCause,
         /// What it said.
         why: String,
     },

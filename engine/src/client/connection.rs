@@ -18,6 +18,7 @@ use s3engine_s3::error::ErrorKind;
 use tokio::sync::oneshot;
 
 use super::asks::{Answered, Asks, Waiter, give_back};
+use super::memory::Holdings;
 use super::{ConnectError, ConnectOptions, text};
 use crate::control::{
     Answer, Ask, Failure, Frames, Greeting, Hello, LARGEST_SAID, Request, Said, VERSIONS, Welcome,
@@ -47,6 +48,8 @@ pub(crate) struct Connection {
     lost: OnceLock<String>,
     /// Told when it is lost, and when the service has memory again.
     pub(super) changed: Event,
+    /// What is mapped of the service's memory.
+    pub(super) holdings: OnceLock<Weak<Holdings>>,
     objects: u64,
 }
 
@@ -86,6 +89,7 @@ impl Connection {
             patience: options.patience.max(SHORTEST_PATIENCE),
             lost: OnceLock::new(),
             changed: Event::new(),
+            holdings: OnceLock::new(),
             objects: crate::open::table_number(),
             socket: socket
                 .try_clone()
@@ -244,6 +248,11 @@ impl Connection {
     fn hear(&self, answer: Answer, fds: Vec<OwnedFd>) {
         if let Ok(Said::Changed) = answer.said {
             self.changed.notify(usize::MAX);
+        }
+        if let Ok(Said::Gone { slabs }) = &answer.said
+            && let Some(holdings) = self.holdings.get().and_then(Weak::upgrade)
+        {
+            holdings.unmap(slabs);
         }
         let answered = answer.said.map(|said| (said, fds));
         let unheard = match self.asks.leave(answer.id) {

@@ -2,12 +2,14 @@
 
 use std::os::unix::net::UnixListener;
 
-use s3engine_pool::{SlabId, SlotId};
+use s3engine_pool::cuda::{CudaCause, CudaError, Uuid};
+use s3engine_pool::{Memory as MemoryKind, MemoryError, PoolError, RemotePool, SlabId, SlotId};
 use s3engine_ring::{Bell, SharedQueue};
 use s3engine_s3::object::ObjectInfo;
 
 use super::*;
-use crate::control::{LARGEST_ASKED, Leased, Slot, send_with_fds};
+use crate::client::memory::Memory;
+use crate::control::{IpcHandle, Kind, LARGEST_ASKED, Leased, Slab, Slot, send_with_fds};
 
 const BRIEFLY: Duration = Duration::from_millis(20);
 const LONG: Duration = Duration::from_secs(30);
@@ -100,7 +102,11 @@ fn assert_late(answered: &Answered) {
 #[test]
 fn a_lease_that_comes_too_late_is_freed_at_once() {
     let (mut fake, connection) = Fake::new(BRIEFLY);
-    assert_late(&connection.ask_now(Ask::Lease { len: 1, align: 1 }));
+    assert_late(&connection.ask_now(Ask::Lease {
+        memory: Kind::Host,
+        len: 1,
+        align: 1,
+    }));
     let (id, _) = fake.asked();
     fake.assert_forgets(id);
     let slot = Slot::from(SlotId {
@@ -168,4 +174,80 @@ fn a_queue_that_comes_too_late_ends_at_once() {
     let ended = near.wait(LONG);
     assert!(ended.is_err(), "the client holds its end");
     assert!(connection.lost().is_none());
+}
+
+const SLOT: Slot = Slot {
+    slab: 7,
+    index: 3,
+    generation: 2,
+};
+
+fn slab(memory: Kind) -> Slab {
+    Slab {
+        slab: SLOT.slab,
+        len: 2 << 20,
+        read_only: false,
+        memory,
+        handle: (memory != Kind::Host).then_some(IpcHandle([0; 64])),
+    }
+}
+
+/// What comes of asking for memory, where the service answers with that slab.
+fn lease_in(slab: Slab) -> (Fake, Arc<Connection>, Result<(), PoolError>) {
+    let (mut fake, connection) = Fake::new(LONG);
+    let memory = Memory::new(Arc::clone(&connection));
+    let asks = thread::spawn(move || memory.try_alloc(4096, MemoryKind::Host, 4096).map(drop));
+    let (id, ask) = fake.asked();
+    let wanted = Ask::Lease {
+        memory: Kind::Host,
+        len: 4096,
+        align: 4096,
+    };
+    assert_eq!(format!("{ask:?}"), format!("{wanted:?}"));
+    let leased = Leased {
+        slot: SLOT,
+        offset: 0,
+        slab: Some(slab),
+    };
+    fake.answer(id, Said::Leased(leased), &[]);
+    let leased = asks.join().unwrap();
+    (fake, connection, leased)
+}
+
+#[test]
+fn a_slot_whose_slab_cannot_be_mapped_goes_back() {
+    // The one lacks its descriptor, the other a device that this process sees.
+    for kind in [Kind::Host, Kind::Cuda([1; 16])] {
+        let (mut fake, _connection, leased) = lease_in(slab(kind));
+        let error = leased.unwrap_err();
+        match (kind, &error) {
+            (Kind::Host, PoolError::Refused { why }) => assert!(why.contains("descriptor")),
+            (Kind::Cuda(_), PoolError::Memory(MemoryError::Cuda(_))) => {}
+            _ => panic!("{error}"),
+        }
+        let (_, free) = fake.asked();
+        assert!(
+            matches!(&free, Ask::Free { slots } if *slots == [SLOT]),
+            "{free:?}"
+        );
+    }
+}
+
+#[test]
+fn memory_of_a_device_that_is_not_seen_here_is_not_asked_for() {
+    let (mut fake, connection) = Fake::new(LONG);
+    let memory = Memory::new(Arc::clone(&connection));
+    let device = MemoryKind::Cuda(Uuid([0xab; 16]));
+    let error = memory.try_alloc(4096, device, 4096).unwrap_err();
+    let PoolError::Memory(MemoryError::Cuda(error)) = error else {
+        panic!("{error}");
+    };
+    let causes = [CudaCause::NoDriver, CudaCause::NoSuchDevice];
+    assert!(causes.contains(&error.cause()), "{error}");
+    if let CudaError::NoSuchDevice { wanted, .. } = &error {
+        assert!(wanted.starts_with("GPU-abababab-abab"));
+    }
+    connection.say(Ask::Close { object: 1 });
+    let (_, first) = fake.asked();
+    assert!(matches!(first, Ask::Close { object: 1 }), "{first:?}");
 }

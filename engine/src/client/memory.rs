@@ -1,21 +1,22 @@
 //! Memory that the host service owns, as this process has it: slabs mapped once, slots leased by message.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use event_listener::{Event, EventListener};
+use s3engine_pool::cuda::{CudaShare, Gpu, Uuid};
 use s3engine_pool::{
-    Buffer, GiveBack, ImportedSlab, Memory as Kind, PoolError, PoolStats, RemotePool, SlabId,
-    SlotId,
+    Buffer, CudaStats, GiveBack, ImportedSlab, Memory as Kind, PoolError, PoolStats, RemotePool,
+    SlabId, SlotId,
 };
 
 use super::connection::Connection;
 use super::text;
-use crate::control::{Ask, Failure, Leased, Said, Slab};
+use crate::control::{self, Ask, Failure, Leased, Said, Slab};
 
 /// Slots of at most so many bytes are kept for the next who wants one like it: a message would cost more than
 /// such a transfer.
@@ -38,10 +39,34 @@ pub(super) struct Holdings {
 struct State {
     slabs: HashMap<SlabId, Arc<ImportedSlab>>,
     leased: HashMap<SlotId, Place>,
-    /// By length and alignment.
-    kept: HashMap<(u64, u64), Vec<SlotId>>,
+    /// By kind of memory, length and alignment.
+    kept: HashMap<(Kind, u64, u64), Vec<SlotId>>,
     kept_bytes: u64,
     leased_bytes: u64,
+}
+
+impl State {
+    /// Bytes mapped, by kind of memory.
+    fn mapped(&self) -> BTreeMap<Kind, u64> {
+        let mut mapped = BTreeMap::new();
+        for slab in self.slabs.values() {
+            *mapped.entry(slab.memory()).or_default() += slab.len();
+        }
+        mapped
+    }
+
+    /// Of each device. Its bound is not known here: that is all that the device has.
+    fn cuda(&self) -> Vec<CudaStats> {
+        let of_device = |(kind, mapped)| match kind {
+            Kind::Cuda(device) => Some(CudaStats {
+                device,
+                mapped,
+                max_bytes: Gpu::find(device).map_or(0, Gpu::memory),
+            }),
+            _ => None,
+        };
+        self.mapped().into_iter().filter_map(of_device).collect()
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -53,44 +78,63 @@ struct Place {
 
 impl Holdings {
     pub(super) fn new(connection: Arc<Connection>) -> Arc<Self> {
-        Arc::new(Self {
+        let holdings = Arc::new(Self {
             connection,
             state: Mutex::default(),
             freed: Event::new(),
             alive: AtomicBool::new(true),
-        })
+        });
+        let _ = holdings.connection.holdings.set(Arc::downgrade(&holdings));
+        holdings
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lease(self: &Arc<Self>, len: u64, align: u64) -> Result<Buffer, PoolError> {
-        if let Some(buffer) = self.kept(len, align) {
+    fn lease(self: &Arc<Self>, kind: Kind, len: u64, align: u64) -> Result<Buffer, PoolError> {
+        if let Some(buffer) = self.kept(kind, len, align) {
             return buffer;
         }
-        let ask = Ask::Lease { len, align };
+        if let Kind::Cuda(device) = kind {
+            // What cannot be mapped here is not asked for.
+            Gpu::find(device)?;
+        }
+        let Some(memory) = control::Kind::of(kind) else {
+            let why = format!("no memory of kind {kind} is served");
+            return Err(PoolError::Refused { why });
+        };
+        let ask = Ask::Lease { memory, len, align };
         let mut answered = self.connection.ask_now(ask.clone());
         if matches!(answered, Err(Failure::WouldBlock { .. })) && self.give_up_kept() {
             answered = self.connection.ask_now(ask);
         }
-        let (said, fds) = answered.map_err(|failure| self.refused(len, &failure))?;
+        let (said, fds) = answered.map_err(|failure| self.refused(kind, len, &failure))?;
         let Said::Leased(Leased { slot, offset, slab }) = said else {
-            return Err(self.refused(len, &Failure::Refused("it leased nothing".to_owned())));
+            let none = Failure::Refused("it leased nothing".to_owned());
+            return Err(self.refused(kind, len, &none));
         };
-        if let (Some(slab), Some(fd)) = (slab, fds.first()) {
-            self.import(slab, fd.as_fd())?;
+        if let Some(slab) = slab
+            && let Err(error) = self.import(slab, &fds)
+        {
+            self.free(slot.into());
+            return Err(error);
         }
         self.adopt(slot.into(), offset, len, align)
     }
 
-    fn kept(self: &Arc<Self>, len: u64, align: u64) -> Option<Result<Buffer, PoolError>> {
+    fn kept(
+        self: &Arc<Self>,
+        kind: Kind,
+        len: u64,
+        align: u64,
+    ) -> Option<Result<Buffer, PoolError>> {
         let mut state = self.lock();
-        let slot = state.kept.get_mut(&(len, align))?.pop()?;
+        let slot = state.kept.get_mut(&(kind, len, align))?.pop()?;
         state.kept_bytes -= len;
-        let place = *state.leased.get(&slot)?;
+        let Place { offset, .. } = *state.leased.get(&slot)?;
         drop(state);
-        Some(self.buffer(slot, place))
+        Some(self.adopt(slot, offset, len, align))
     }
 
     /// Gives the slots that are kept back to the service. Returns whether there were any.
@@ -115,14 +159,40 @@ impl Holdings {
         any
     }
 
-    fn import(&self, slab: Slab, fd: std::os::fd::BorrowedFd<'_>) -> Result<(), PoolError> {
-        let id = SlabId(slab.slab);
-        let mapped = ImportedSlab::map(fd, slab.len, id, slab.read_only)?;
+    /// Maps a slab's memory. Its descriptor is not needed any more then.
+    fn import(&self, slab: Slab, fds: &[OwnedFd]) -> Result<(), PoolError> {
+        let (id, len) = (SlabId(slab.slab), slab.len);
+        let fd = || {
+            let why = "it sent no descriptor of the memory".to_owned();
+            let fd = fds.first().map(AsFd::as_fd);
+            fd.ok_or(PoolError::Refused { why })
+        };
+        let mapped = match (slab.memory, slab.handle) {
+            (control::Kind::Host, _) => ImportedSlab::map(fd()?, len, id, slab.read_only)?,
+            (control::Kind::Cuda(device), handle) => {
+                let share = match handle {
+                    Some(handle) => CudaShare::Ipc(handle.0),
+                    None => CudaShare::Descriptor(fd()?),
+                };
+                ImportedSlab::map_cuda(&share, len, id, Uuid(device))?
+            }
+        };
         self.lock().slabs.entry(id).or_insert(mapped);
         Ok(())
     }
 
-    /// Takes a slot over that the service has leased to this process, or hands back.
+    /// Unmaps slabs that the service has destroyed; where there is a buffer of one yet, with that.
+    pub(super) fn unmap(&self, slabs: &[u32]) {
+        let mut state = self.lock();
+        let gone = slabs.iter().map(|&id| state.slabs.remove(&SlabId(id)));
+        let gone: Vec<_> = gone.collect();
+        drop(state);
+        // Unmapping takes time.
+        drop(gone);
+    }
+
+    /// Takes a slot over that the service has leased to this process, or hands back. One that cannot be reached
+    /// here goes back to the service.
     pub(super) fn adopt(
         self: &Arc<Self>,
         slot: SlotId,
@@ -136,7 +206,22 @@ impl Holdings {
             state.leased_bytes += place.len;
         }
         drop(state);
-        self.buffer(slot, place)
+        let buffer = self.buffer(slot, place);
+        if buffer.is_err() {
+            self.free(slot);
+        }
+        buffer
+    }
+
+    /// Gives a slot back to the service.
+    fn free(&self, slot: SlotId) {
+        let mut state = self.lock();
+        if let Some(place) = state.leased.remove(&slot) {
+            state.leased_bytes -= place.len;
+        }
+        drop(state);
+        let slots = vec![slot.into()];
+        self.connection.say(Ask::Free { slots });
     }
 
     fn buffer(self: &Arc<Self>, slot: SlotId, place: Place) -> Result<Buffer, PoolError> {
@@ -156,11 +241,11 @@ impl Holdings {
     /// Asks for the memory of a slab that a completion has named.
     fn fetch(&self, id: SlabId) -> Result<Arc<ImportedSlab>, PoolError> {
         let answered = self.connection.ask_now(Ask::Slab { slab: id.0 });
-        let (said, fds) = answered.map_err(|failure| self.refused(0, &failure))?;
-        if let (Said::Slab(slab), Some(fd)) = (said, fds.first())
+        let (said, fds) = answered.map_err(|failure| self.refused(Kind::Host, 0, &failure))?;
+        if let Said::Slab(slab) = said
             && slab.slab == id.0
         {
-            self.import(slab, fd.as_fd())?;
+            self.import(slab, &fds)?;
         }
         let slab = self.lock().slabs.get(&id).cloned();
         slab.ok_or(PoolError::UnknownSlab { slab: id })
@@ -176,7 +261,7 @@ impl Holdings {
         }
     }
 
-    fn refused(&self, len: u64, failure: &Failure) -> PoolError {
+    fn refused(&self, kind: Kind, len: u64, failure: &Failure) -> PoolError {
         if let Some(why) = self.connection.lost() {
             return PoolError::Lost { why };
         }
@@ -192,7 +277,15 @@ impl Holdings {
                 bound,
             },
             Failure::TooLarge { max_bytes } => PoolError::TooLarge { len, max_bytes },
-            ref other => PoolError::Refused { why: text(other) },
+            ref other => {
+                let why = text(other);
+                match (other, kind) {
+                    (&Failure::Cuda { cause, .. }, Kind::Cuda(device)) => {
+                        PoolError::NoCuda { device, cause, why }
+                    }
+                    _ => PoolError::Refused { why },
+                }
+            }
         }
     }
 }
@@ -204,16 +297,17 @@ impl GiveBack for Holdings {
             return;
         };
         let Place { len, align, .. } = place;
-        if len <= KEPT_SLOT && state.kept_bytes + len <= KEPT && self.is_alive() {
-            state.kept_bytes += len;
-            state.kept.entry((len, align)).or_default().push(slot);
-            drop(state);
-        } else {
-            state.leased.remove(&slot);
-            state.leased_bytes -= len;
-            drop(state);
-            let slots = vec![slot.into()];
-            self.connection.say(Ask::Free { slots });
+        let kind = state.slabs.get(&slot.slab).map(|slab| slab.memory());
+        match kind {
+            Some(kind) if len <= KEPT_SLOT && state.kept_bytes + len <= KEPT && self.is_alive() => {
+                state.kept_bytes += len;
+                let like_it = state.kept.entry((kind, len, align));
+                like_it.or_default().push(slot);
+            }
+            _ => {
+                drop(state);
+                self.free(slot);
+            }
         }
         self.freed.notify(usize::MAX);
     }
@@ -245,13 +339,7 @@ impl Memory {
 
 impl RemotePool for Memory {
     fn try_alloc(&self, len: u64, kind: Kind, align: u64) -> Result<Buffer, PoolError> {
-        match kind {
-            Kind::Host => self.present().lease(len, align),
-            // Joins when the service has such memory.
-            other => Err(PoolError::Refused {
-                why: format!("no memory of kind {other:?} is served"),
-            }),
-        }
+        self.present().lease(kind, len, align)
     }
 
     fn changed(&self) -> Pin<Box<dyn Future<Output = ()> + Send>> {
@@ -271,7 +359,8 @@ impl RemotePool for Memory {
         let state = present.lock();
         PoolStats {
             max_bytes: present.connection.welcome().max_bytes,
-            mapped: state.slabs.values().map(|slab| slab.len()).sum(),
+            mapped: state.mapped().remove(&Kind::Host).unwrap_or(0),
+            cuda: state.cuda(),
             leased: state.leased_bytes - state.kept_bytes,
             ..PoolStats::default()
         }

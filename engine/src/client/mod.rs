@@ -231,7 +231,7 @@ pub(crate) fn text(failure: &Failure) -> String {
         } => format!("no memory now: of {bound}, {leased} of {max_bytes} bytes are in use"),
         Failure::TooLarge { max_bytes } => format!("more than the {max_bytes} bytes there are"),
         Failure::Request(record) => record.error().to_string(),
-        Failure::Refused(why) => why.clone(),
+        Failure::Cuda { why, .. } | Failure::Refused(why) => why.clone(),
     }
 }
 

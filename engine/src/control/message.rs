@@ -1,6 +1,7 @@
 //! The messages.
 
-use s3engine_pool::{MemoryBound, PoolError, SlabId, SlotId};
+use s3engine_pool::cuda::{CudaCause, IPC_HANDLE, Uuid};
+use s3engine_pool::{Memory, MemoryBound, MemoryError, PoolError, SlabId, SlotId};
 use s3engine_ring::{Cqe, Detail, Outcome};
 use s3engine_s3::error::{Error, ErrorKind};
 use s3engine_s3::list::{ListPage, ListQuery};
@@ -64,8 +65,13 @@ pub(crate) struct Request {
 pub(crate) enum Ask {
     /// A queue of so many entries. Three descriptors: the client's region, the service's, the bell.
     Queue { entries: u32 },
-    /// A slot of host memory.
-    Lease { len: u64, align: u64 },
+    /// A slot.
+    Lease {
+        #[serde(default)]
+        memory: Kind,
+        len: u64,
+        align: u64,
+    },
     /// Slots are not needed any more. Not answered.
     Free { slots: Vec<Slot> },
     /// The memory of a slab of which a completion has named a slot.
@@ -82,6 +88,35 @@ pub(crate) enum Ask {
     Forget { request: u64 },
     /// Whether the service lives. Answered at once, by the number 0, unless such an answer is on its way already.
     Ping,
+}
+
+/// A kind of memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Kind {
+    #[default]
+    Host,
+    /// Of the device of this UUID: numbers of devices differ from process to process.
+    Cuda([u8; 16]),
+}
+
+impl From<Kind> for Memory {
+    fn from(kind: Kind) -> Self {
+        match kind {
+            Kind::Host => Memory::Host,
+            Kind::Cuda(uuid) => Memory::Cuda(Uuid(uuid)),
+        }
+    }
+}
+
+impl Kind {
+    /// The kind of that memory, where clients can have such.
+    pub(crate) fn of(memory: Memory) -> Option<Self> {
+        match memory {
+            Memory::Host => Some(Kind::Host),
+            Memory::Cuda(Uuid(uuid)) => Some(Kind::Cuda(uuid)),
+            _ => None,
+        }
+    }
 }
 
 /// A slot, as the ABI names it.
@@ -124,7 +159,6 @@ pub(crate) struct Answer {
 pub(crate) enum Said {
     Queue,
     Leased(Leased),
-    /// One descriptor comes along.
     Slab(Slab),
     Info(ObjectInfo),
     Opened {
@@ -134,6 +168,11 @@ pub(crate) enum Said {
     Page(ListPage),
     /// Memory may have come back, for one who was told that there was none. Nobody asked: its number is 0.
     Changed,
+    /// Slabs of devices' memory that the service has destroyed: their memory is free once it is mapped nowhere.
+    /// Nobody asked: its number is 0.
+    Gone {
+        slabs: Vec<u32>,
+    },
     /// The service lives.
     Alive,
 }
@@ -144,16 +183,43 @@ pub(crate) struct Leased {
     pub(crate) slot: Slot,
     /// Where it begins in its slab.
     pub(crate) offset: u64,
-    /// Its slab, where the client has not been given that yet. One descriptor comes along then.
+    /// Its slab, where the client has not been given that yet.
     pub(crate) slab: Option<Slab>,
 }
 
-/// A slab's memory.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+/// A slab's memory. A descriptor comes along, but with a handle.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Slab {
     pub(crate) slab: u32,
     pub(crate) len: u64,
+    /// Of host memory. That of a device is for writing always.
     pub(crate) read_only: bool,
+    #[serde(default)]
+    pub(crate) memory: Kind,
+    /// Of a device's memory that CUDA IPC shares.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) handle: Option<IpcHandle>,
+}
+
+/// What CUDA IPC opens memory by.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Vec<u8>", into = "Vec<u8>")]
+pub(crate) struct IpcHandle(pub(crate) [u8; IPC_HANDLE]);
+
+impl From<IpcHandle> for Vec<u8> {
+    fn from(handle: IpcHandle) -> Self {
+        handle.0.to_vec()
+    }
+}
+
+impl TryFrom<Vec<u8>> for IpcHandle {
+    type Error = String;
+
+    fn try_from(bytes: Vec<u8>) -> Result<Self, String> {
+        let bytes = bytes.try_into();
+        let bytes = bytes.map_err(|bytes: Vec<u8>| format!("a handle of {} bytes", bytes.len()));
+        bytes.map(IpcHandle)
+    }
 }
 
 /// [`MemoryBound`], as messages have it.
@@ -163,6 +229,17 @@ enum Bounds {
     Pool,
     Client,
     Group,
+}
+
+/// [`CudaCause`], as messages have it.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "CudaCause")]
+enum Causes {
+    NoDriver,
+    NoSuchDevice,
+    OutOfMemory,
+    DeviceLost,
+    Other,
 }
 
 /// Why not.
@@ -177,6 +254,12 @@ pub(crate) enum Failure {
     },
     /// More than there could ever be.
     TooLarge { max_bytes: u64 },
+    /// CUDA gives no memory.
+    Cuda {
+        #[serde(with = "Causes")]
+        cause: CudaCause,
+        why: String,
+    },
     /// A request to the server failed.
     Request(Box<ErrorRecord>),
     /// The service does not do that, for this client or at all.
@@ -197,6 +280,10 @@ impl From<PoolError> for Failure {
                 bound,
             },
             PoolError::TooLarge { max_bytes, .. } => Failure::TooLarge { max_bytes },
+            PoolError::Memory(MemoryError::Cuda(error)) => Failure::Cuda {
+                cause: error.cause(),
+                why: error.to_string(),
+            },
             other => Failure::Refused(other.to_string()),
         }
     }
@@ -259,6 +346,7 @@ fn bytes_of(outcome: &Outcome, detail: &Detail) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use s3engine_pool::cuda::CudaError;
     use s3engine_s3::error::Phase;
     use std::time::Duration;
 
@@ -287,6 +375,80 @@ mod tests {
             (heard.phase(), heard.reason()),
             (error.phase(), error.reason())
         );
+    }
+
+    fn again<T: Serialize + serde::de::DeserializeOwned>(message: &T) -> T {
+        serde_json::from_slice(&serde_json::to_vec(message).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn memory_of_a_device_is_named_by_its_uuid() {
+        let memory = Memory::Cuda(Uuid(std::array::from_fn(|nth| nth as u8)));
+        let ask = Ask::Lease {
+            memory: Kind::of(memory).unwrap(),
+            len: 5,
+            align: 4096,
+        };
+        let Ask::Lease { memory: heard, .. } = again(&ask) else {
+            panic!("another ask");
+        };
+        assert_eq!(Memory::from(heard), memory);
+        let plain = r#"{"Lease":{"len":5,"align":4096}}"#;
+        let Ask::Lease { memory, .. } = serde_json::from_str(plain).unwrap() else {
+            panic!("another ask");
+        };
+        assert_eq!(memory, Kind::Host, "where none is named");
+    }
+
+    #[test]
+    fn a_handle_has_its_length_and_no_other() {
+        let slab = |handle| Slab {
+            slab: 1,
+            len: 2,
+            read_only: false,
+            memory: Kind::Cuda([3; 16]),
+            handle,
+        };
+        let handle = IpcHandle(std::array::from_fn(|nth| nth as u8));
+        let heard = again(&slab(Some(handle.clone())));
+        assert_eq!(heard.handle, Some(handle));
+        assert_eq!(again(&slab(None)).handle, None);
+        for len in [0, 63, 65] {
+            let bytes = serde_json::to_vec(&vec![7_u8; len]).unwrap();
+            let error = serde_json::from_slice::<IpcHandle>(&bytes).unwrap_err();
+            assert!(error.to_string().contains(&format!("{len} bytes")));
+        }
+    }
+
+    #[test]
+    fn what_cuda_said_arrives_with_its_kind() {
+        let error = |code| CudaError::Driver {
+            step: "cuMemCreate",
+            device: "cuda:0 (GPU-1)".to_owned(),
+            code,
+            name: "NAME".to_owned(),
+            text: "text".to_owned(),
+        };
+        let none = CudaError::NoDriver {
+            why: "no library".to_owned(),
+        };
+        let hidden = CudaError::NoSuchDevice {
+            wanted: "GPU-1".to_owned(),
+            seen: "none".to_owned(),
+        };
+        for (error, kind) in [
+            (error(2), CudaCause::OutOfMemory),
+            (error(700), CudaCause::DeviceLost),
+            (error(1), CudaCause::Other),
+            (none, CudaCause::NoDriver),
+            (hidden, CudaCause::NoSuchDevice),
+        ] {
+            let said = error.to_string();
+            let Failure::Cuda { cause, why } = again(&Failure::from(PoolError::from(error))) else {
+                panic!("another failure: {said}");
+            };
+            assert_eq!((cause, why), (kind, said));
+        }
     }
 
     #[test]

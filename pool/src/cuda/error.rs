@@ -65,7 +65,33 @@ pub enum CudaError {
     Forked,
 }
 
+/// What kind of failure it is, for those whom it reaches as a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CudaCause {
+    /// No driver, or one that cannot be used.
+    NoDriver,
+    /// The device is not seen.
+    NoSuchDevice,
+    /// The device has no memory left.
+    OutOfMemory,
+    /// The device, or the context on it, is of no use any more.
+    DeviceLost,
+    /// Anything else.
+    Other,
+}
+
 impl CudaError {
+    /// What kind of failure it is.
+    pub fn cause(&self) -> CudaCause {
+        match self {
+            CudaError::NoDriver { .. } | CudaError::OldDriver { .. } => CudaCause::NoDriver,
+            CudaError::NoSuchDevice { .. } => CudaCause::NoSuchDevice,
+            _ if self.is_out_of_memory() => CudaCause::OutOfMemory,
+            _ if self.is_device_lost() => CudaCause::DeviceLost,
+            _ => CudaCause::Other,
+        }
+    }
+
     /// Whether the device has no memory left.
     pub fn is_out_of_memory(&self) -> bool {
         matches!(self, CudaError::Driver { code: 2, .. })

@@ -18,7 +18,7 @@ mod staging;
 mod visibility;
 
 pub use device::{Bound, Gpu, NotAUuid, Uuid, WriteOrdering};
-pub use error::CudaError;
+pub use error::{CudaCause, CudaError};
 pub use memory::{CudaKind, CudaMapping, CudaMemory, CudaShare, IPC_HANDLE};
 
 pub use release::{NotReleased, Stream};

@@ -117,6 +117,8 @@ impl Session {
             inner: Arc::clone(inner),
             socket: Rc::clone(socket),
             exported: RefCell::default(),
+            of_devices: RefCell::default(),
+            tells_gone: Cell::new(false),
             objects: RefCell::default(),
             running: RefCell::default(),
             watching: Cell::new(false),

@@ -5,15 +5,16 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use s3engine_pool::{Memory, PoolError, SlabId};
+use s3engine_pool::{Memory, PoolError, Share, SlabId};
 use s3engine_ring::{Bell, EventBell, Layout, SharedQueue, SocketBell};
 use s3engine_s3::error::{Error, ErrorKind};
 use s3engine_s3::list::ListQuery;
 use s3engine_s3::object::ObjectInfo;
 
 use super::{Answers, Session, tell};
-use crate::control::{Ask, ErrorRecord, Failure, Leased, Said, Slab};
+use crate::control::{Ask, ErrorRecord, Failure, IpcHandle, Kind, Leased, Said, Slab};
 use crate::engine;
 use crate::link::Link;
 use crate::list;
@@ -25,16 +26,21 @@ use crate::service::watch::hear_bell;
 /// Objects that one session may have open.
 const MOST_OBJECTS: usize = 65_536;
 
+/// Between two looks for slabs that were destroyed: one that a client maps for longer is not free for longer.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
+
 type Answered = Result<(Said, Vec<OwnedFd>), Failure>;
 
 impl Session {
     pub(super) async fn answer(self: &Rc<Self>, ask: Ask, answers: &Answers) -> Answered {
         match ask {
             Ask::Queue { entries } => self.queue(entries),
-            Ask::Lease { len, align } => self.lease(len, align, answers).await,
+            Ask::Lease { memory, len, align } => {
+                self.lease(memory.into(), len, align, answers).await
+            }
             Ask::Slab { slab } => {
-                let (slab, fd) = self.export(SlabId(slab))?;
-                Ok((Said::Slab(slab), vec![fd]))
+                let (slab, fd) = self.export(SlabId(slab), answers)?;
+                Ok((Said::Slab(slab), fd.into_iter().collect()))
             }
             Ask::Head { bucket, key } => {
                 self.check("HEAD", &bucket, &key)?;
@@ -116,12 +122,18 @@ impl Session {
     }
 
     /// A slot, of a slab that is this client's alone.
-    async fn lease(self: &Rc<Self>, len: u64, align: u64, answers: &Answers) -> Answered {
+    async fn lease(
+        self: &Rc<Self>,
+        memory: Memory,
+        len: u64,
+        align: u64,
+        answers: &Answers,
+    ) -> Answered {
         let pool = self.facts.tenant.pool.clone();
         let changed = pool.changed();
         // Making a slab takes time.
         let leased =
-            tokio::task::spawn_blocking(move || pool.try_alloc_aligned(len, Memory::Host, align));
+            tokio::task::spawn_blocking(move || pool.try_alloc_aligned(len, memory, align));
         let buffer = match leased.await {
             Ok(Err(full @ PoolError::WouldBlock { .. })) => {
                 self.tell_changed(changed, answers);
@@ -135,8 +147,8 @@ impl Session {
         let (slab, fds) = match known {
             true => (None, Vec::new()),
             false => {
-                let (slab, fd) = self.export(slot.slab)?;
-                (Some(slab), vec![fd])
+                let (slab, fd) = self.export(slot.slab, answers)?;
+                (Some(slab), fd.into_iter().collect())
             }
         };
         self.facts.leases.put(buffer);
@@ -166,8 +178,49 @@ impl Session {
         });
     }
 
-    /// A slab's memory, for the client to map.
-    fn export(&self, id: SlabId) -> Result<(Slab, OwnedFd), Failure> {
+    /// Tells the client, as long as it was given memory of devices, which slabs of it were destroyed: what it maps
+    /// is not free.
+    fn tell_gone(self: &Rc<Self>, answers: &Answers) {
+        if self.tells_gone.replace(true) {
+            return;
+        }
+        let (this, answers) = (Rc::downgrade(self), answers.clone());
+        let (pool, ended) = (self.facts.tenant.pool.clone(), self.facts.ended.clone());
+        tokio::task::spawn_local(async move {
+            loop {
+                let changed = pool.changed();
+                let Some(session) = this.upgrade() else {
+                    return;
+                };
+                let gone = session.gone();
+                if !gone.is_empty() {
+                    tell(&answers, Said::Gone { slabs: gone }, None);
+                }
+                drop(session);
+                tokio::select! {
+                    () = changed => {}
+                    () = ended.cancelled() => return,
+                }
+                // Much changes that is nothing to this.
+                tokio::time::sleep(BETWEEN_LOOKS).await;
+            }
+        });
+    }
+
+    /// Slabs of devices' memory that the client was given and that were destroyed since. Each is told once.
+    fn gone(&self) -> Vec<u32> {
+        let there = self.facts.tenant.pool.slabs();
+        let mut of_devices = self.of_devices.borrow_mut();
+        let gone = of_devices.extract_if(|id| !there.contains(id));
+        gone.map(|id| id.0).collect()
+    }
+
+    /// A slab's memory, for the client to map: by the descriptor, or by the handle where there is none.
+    fn export(
+        self: &Rc<Self>,
+        id: SlabId,
+        answers: &Answers,
+    ) -> Result<(Slab, Option<OwnedFd>), Failure> {
         let pool = &self.facts.tenant.pool;
         let mut exported = self.exported.borrow_mut();
         let mut files = None;
@@ -180,16 +233,25 @@ impl Session {
                 files = Some(self.files(OF_SLAB)?);
             }
         }
-        let export = pool.export(id);
-        let export = export.map_err(|error| Failure::Refused(error.to_string()))?;
+        let export = pool.export(id)?;
+        let memory = Kind::of(export.memory)
+            .ok_or_else(|| Failure::Refused(format!("no client maps {} memory", export.memory)))?;
         exported.entry(id).or_insert(files);
+        if memory != Kind::Host {
+            self.of_devices.borrow_mut().insert(id);
+            self.tell_gone(answers);
+        }
+        let (handle, fd) = match export.share {
+            Share::Descriptor(fd) => (None, Some(fd)),
+            Share::Ipc(handle) => (Some(IpcHandle(handle)), None),
+        };
         let slab = Slab {
             slab: id.0,
             len: export.len,
             read_only: export.read_only,
+            memory,
+            handle,
         };
-        let fd = export.share.descriptor();
-        let fd = fd.ok_or_else(|| Failure::Refused("its memory has no descriptor".to_owned()))?;
         Ok((slab, fd))
     }
 

@@ -4,7 +4,7 @@ mod admit;
 mod answers;
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -168,6 +168,10 @@ struct Session {
     socket: Rc<UnixStream>,
     /// Slabs whose memory the client was given.
     exported: RefCell<HashMap<SlabId, Option<Taken>>>,
+    /// Those of devices' memory that are not known to be destroyed.
+    of_devices: RefCell<HashSet<SlabId>>,
+    /// Whether it is told which of them are destroyed.
+    tells_gone: Cell<bool>,
     objects: RefCell<HashMap<u64, Object>>,
     running: RefCell<HashMap<u64, AbortHandle>>,
     /// Whether it will be told that memory may have come back.
