@@ -12,6 +12,7 @@ use cudarc::driver::sys::{self, CUdevice_attribute as Attribute};
 use super::driver::{check, driver};
 use super::error::CudaError;
 use crate::topology::numa_node;
+use super::writer::Lanes;
 
 /// A device's name that is the same in every process, whatever CUDA_VISIBLE_DEVICES hides or reorders.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -88,6 +89,7 @@ pub struct Gpu {
     /// The primary context once it was retained, which it then is until the process ends.
     context: AtomicPtr<sys::CUctx_st>,
     retaining: Mutex<()>,
+    lanes: Lanes,
 }
 
 impl Gpu {
@@ -164,6 +166,10 @@ impl Gpu {
     /// Whether memory can be handed to other processes by a descriptor.
     pub fn shares_by_descriptor(&self) -> bool {
         self.vmm
+    }
+
+    pub(super) fn lanes(&self) -> &Lanes {
+        &self.lanes
     }
 
     pub(super) fn device(&self) -> sys::CUdevice {
@@ -264,6 +270,7 @@ impl Gpu {
             },
             context: AtomicPtr::default(),
             retaining: Mutex::default(),
+            lanes: Lanes::default(),
         })
     }
 }

@@ -193,6 +193,7 @@ impl fmt::Debug for CudaMemory {
 /// Memory of a device that another process made, mapped into this one.
 pub struct CudaMapping {
     mapped: Mapped,
+    writable: bool,
 }
 
 impl CudaMapping {
@@ -224,7 +225,11 @@ impl CudaMapping {
                 mapped
             }
         };
-        Ok(Self { mapped })
+        Ok(Self { mapped, writable })
+    }
+
+    pub(super) fn is_writable(&self) -> bool {
+        self.writable
     }
 
     /// The device it is on.

@@ -12,15 +12,17 @@ mod device;
 mod driver;
 mod error;
 mod memory;
+mod pinned;
 mod release;
 mod ring;
 mod staging;
 mod visibility;
+mod writer;
 
 pub use device::{Bound, Gpu, NotAUuid, Uuid, WriteOrdering};
 pub use error::{CudaCause, CudaError};
 pub use memory::{CudaKind, CudaMapping, CudaMemory, CudaShare, IPC_HANDLE};
-
+pub use pinned::Pinned;
 pub use release::{NotReleased, Stream};
 pub use visibility::Flush;
 
