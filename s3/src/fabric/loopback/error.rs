@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use rustix::io::Errno;
+use s3engine_pool::cuda::CudaError;
 
 use super::folder::FolderError;
 use super::wire::Refusal;
@@ -131,6 +132,14 @@ pub enum PeerError {
         rkey: u32,
         /// The system's or the pool's words.
         why: String,
+    },
+    /// The owner's memory is a device's, and could not be written.
+    #[error("cannot write to the memory of key {rkey:#010x}: {error}")]
+    Cuda {
+        /// The key.
+        rkey: u32,
+        /// What CUDA says.
+        error: CudaError,
     },
     /// The system refused.
     #[error("cannot {what}: {}", io::Error::from_raw_os_error(*errno))]

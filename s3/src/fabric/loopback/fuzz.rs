@@ -13,6 +13,7 @@ pub fn fuzz_message(data: &[u8]) -> bool {
     {
         let last = extent.len - 1;
         assert_eq!(end - extent.fd_offset, extent.len);
+        assert!(end <= extent.slab_len);
         assert_eq!(extent.locate(extent.base + last, 1), Some(last));
         assert_eq!(extent.locate(extent.base, extent.len), Some(0));
         assert_eq!(extent.locate(extent.base + last, 2), None);

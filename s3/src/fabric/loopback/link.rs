@@ -4,7 +4,7 @@
 //! write lock: once revoked, no write through it runs or can start.
 
 use std::collections::HashMap;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -16,6 +16,7 @@ use rustix::io::Errno;
 use rustix::net::Shutdown;
 use rustix::process::geteuid;
 use s3engine_pool::Mapping;
+use s3engine_pool::cuda::{CudaMapping, CudaShare, Gpu};
 
 use super::error::PeerError;
 use super::flight::Flight;
@@ -41,12 +42,33 @@ pub(super) struct Counters {
     pub(super) refused_bytes: AtomicU64,
 }
 
+/// A slab of the owner, as this process reaches it.
+#[derive(Debug)]
+enum Slab {
+    /// Mapped up to the segment's end.
+    Host(Mapping),
+    Cuda(CudaMapping),
+}
+
+impl Slab {
+    fn import(extent: &Extent, end: u64, fd: BorrowedFd<'_>) -> Result<Self, String> {
+        let Some(device) = extent.device else {
+            let mapping = Mapping::import(fd, end);
+            return mapping.map(Slab::Host).map_err(|error| error.to_string());
+        };
+        let gpu = Gpu::find(device);
+        let share = CudaShare::Descriptor(fd);
+        let mapping = gpu.and_then(|gpu| CudaMapping::import(gpu, &share, extent.slab_len, true));
+        mapping.map(Slab::Cuda).map_err(|error| error.to_string())
+    }
+}
+
 /// The memory of one key.
 #[derive(Debug)]
 pub(super) struct Grant {
     pub(super) rkey: u32,
     pub(super) extent: Extent,
-    mapping: RwLock<Option<Mapping>>,
+    slab: RwLock<Option<Slab>>,
     pub(super) counters: Arc<Counters>,
 }
 
@@ -61,12 +83,12 @@ impl Grant {
         let end = extent
             .fd_end()
             .ok_or_else(|| unmappable(format!("{extent:?} is no segment")))?;
-        let mapping = Mapping::import(fd.as_fd(), end).map_err(|e| unmappable(e.to_string()))?;
+        let slab = Slab::import(&extent, end, fd.as_fd()).map_err(unmappable)?;
         counters.mappings.fetch_add(1, Relaxed);
         Ok(Self {
             rkey,
             extent,
-            mapping: RwLock::new(Some(mapping)),
+            slab: RwLock::new(Some(slab)),
             counters: counters.clone(),
         })
     }
@@ -80,19 +102,26 @@ impl Grant {
         // An empty write is refused like any other.
         let mut chunk = chunks.next().unwrap_or_default();
         loop {
-            let mapping = self.mapping.read().unwrap_or_else(PoisonError::into_inner);
-            let mapping = mapping
-                .as_ref()
-                .ok_or(PeerError::Revoked { rkey, written })?;
-            // `at` was checked to lie in the segment, and the segment in the mapping.
+            let slab = self.slab.read().unwrap_or_else(PoisonError::into_inner);
+            let slab = slab.as_ref().ok_or(PeerError::Revoked { rkey, written })?;
+            // `at` was checked to lie in the segment, and the segment in the slab.
             let place = self.extent.fd_offset + at + written;
-            mapping
-                .write(place, chunk)
-                .map_err(|e| PeerError::OutOfWindow {
-                    offset: e.offset,
-                    len: e.len,
-                    window: e.have,
-                })?;
+            match slab {
+                Slab::Host(mapping) => {
+                    mapping
+                        .write(place, chunk)
+                        .map_err(|e| PeerError::OutOfWindow {
+                            offset: e.offset,
+                            len: e.len,
+                            window: e.have,
+                        })?;
+                }
+                Slab::Cuda(mapping) => {
+                    mapping
+                        .write(place, chunk)
+                        .map_err(|error| PeerError::Cuda { rkey, error })?;
+                }
+            }
             written += chunk.len() as u64;
             match chunks.next() {
                 Some(next) => chunk = next,
@@ -103,21 +132,29 @@ impl Grant {
 
     /// Waits for running writes, then drops the mapping.
     fn revoke(&self) {
-        let mapping = self
-            .mapping
+        let slab = self
+            .slab
             .write()
             .unwrap_or_else(PoisonError::into_inner)
             .take();
-        if mapping.is_some() {
+        if slab.is_some() {
             self.counters.mappings.fetch_sub(1, Relaxed);
         }
     }
 
     pub(super) fn is_revoked(&self) -> bool {
-        self.mapping
+        self.slab
             .read()
             .unwrap_or_else(PoisonError::into_inner)
             .is_none()
+    }
+
+    /// The device, where it is a device's memory and not revoked.
+    pub(super) fn gpu(&self) -> Option<&'static Gpu> {
+        match &*self.slab.read().unwrap_or_else(PoisonError::into_inner) {
+            Some(Slab::Cuda(mapping)) => Some(mapping.gpu()),
+            _ => None,
+        }
     }
 }
 
@@ -431,5 +468,35 @@ fn connect_socket(place: &Place, instance: &str, deadline: Instant) -> Result<Ow
             }
             Err(errno) => return Err(PeerError::system("connect to an owner")(errno)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use s3engine_pool::cuda::Uuid;
+
+    use super::*;
+
+    #[test]
+    fn memory_of_a_device_that_is_not_seen_is_not_mapped() {
+        let extent = Extent {
+            base: 4096,
+            len: 4096,
+            fd_offset: 0,
+            slab_len: 2 << 20,
+            device: Some(Uuid([0xab; 16])),
+        };
+        let fd = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+        let counters = Arc::default();
+        let refused = Grant::import(9, extent, fd, &counters).unwrap_err();
+        let PeerError::Unmappable { rkey: 9, why } = refused else {
+            panic!("{refused}");
+        };
+        let unseen = "no CUDA device GPU-abababab-abab-abab-abab-abababababab";
+        assert!(
+            why.starts_with("no CUDA on this host") || why.starts_with(unseen),
+            "{why}"
+        );
+        assert_eq!(counters.mappings.load(Relaxed), 0);
     }
 }

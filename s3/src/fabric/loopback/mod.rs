@@ -8,6 +8,7 @@
 //!   service thread ◀── socket: Hello, Fetch{rkey} ────── Link ─▶ Grant: rkey ─▶ mapping
 //!                   ─── Segment, with the descriptor ──▶
 //!        slab ◀════════ copies, with no help from the client ══ RemoteWindow::write
+//!                    (a device's memory: the peer imports the slab, and copies to the device)
 //!   revoke ─────────── Revoke{rkey} ───────────────────▶ waits for running writes, drops the mapping
 //!          ◀────────── Revoked{rkey} ───────────────────
 //! ```

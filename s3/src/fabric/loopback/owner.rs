@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::event::EventfdFlags;
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
+use s3engine_pool::cuda::{CudaKind, CudaMemory, Uuid};
 use s3engine_pool::{
     Memory, Process, RegisterError, Registrar, RegistrationHandle, RevokeError, Segment,
 };
@@ -224,12 +225,13 @@ impl Registrar for Loopback {
             base: segment.address,
             len: segment.len,
             fd_offset: segment.fd_offset,
+            slab_len: segment.slab_len,
+            device: device(&segment)?,
         };
         check(&segment, &extent)?;
-        let fd = segment.fd.ok_or_else(|| RegisterError {
-            errno: None,
-            text: "loopback: the slab has no descriptor that a peer could map".into(),
-        })?;
+        let fd = segment
+            .fd
+            .ok_or_else(|| refusal("the slab has no descriptor that a peer could map".into()))?;
         let fd = fd.try_clone_to_owned().map_err(|e| RegisterError {
             errno: e.raw_os_error(),
             text: "loopback: cannot duplicate the slab's descriptor".into(),
@@ -299,19 +301,29 @@ impl Registrar for Loopback {
     }
 }
 
-fn check(segment: &Segment<'_>, extent: &Extent) -> Result<(), RegisterError> {
-    let refuse = |text: String| {
-        Err(RegisterError {
-            errno: None,
-            text: format!("loopback: {text}"),
-        })
-    };
-    if segment.memory != Memory::Host {
-        return refuse(format!(
-            "{} memory cannot be mapped by a peer",
-            segment.memory
-        ));
+fn refusal(text: String) -> RegisterError {
+    RegisterError {
+        errno: None,
+        text: format!("loopback: {text}"),
     }
+}
+
+/// The device of a device's memory, where a peer can map it.
+fn device(segment: &Segment<'_>) -> Result<Option<Uuid>, RegisterError> {
+    match (segment.memory, segment.cuda.map(CudaMemory::kind)) {
+        (Memory::Host, _) => Ok(None),
+        (Memory::Cuda(device), Some(CudaKind::Vmm)) => Ok(Some(device)),
+        (memory, Some(kind)) => Err(refusal(format!(
+            "{memory} memory of kind {kind} has no descriptor that a peer could map"
+        ))),
+        (memory, None) => Err(refusal(format!(
+            "{memory} memory cannot be mapped by a peer"
+        ))),
+    }
+}
+
+fn check(segment: &Segment<'_>, extent: &Extent) -> Result<(), RegisterError> {
+    let refuse = |text| Err(refusal(text));
     if segment.len > SEGMENT_LIMIT {
         return refuse(format!(
             "{} bytes are over the limit of {SEGMENT_LIMIT}",

@@ -13,6 +13,7 @@ use super::link::{Counters, Grant, Link, Place};
 use super::socket;
 use crate::token::Token;
 use s3engine_pool::Process;
+use s3engine_pool::cuda::Gpu;
 
 /// How a peer finds owners.
 #[derive(Clone, Debug)]
@@ -246,6 +247,11 @@ impl RemoteWindow {
     /// Whether the window has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// The device, where it is a device's memory: writes wait for the device then, and are fast from pinned memory.
+    pub fn gpu(&self) -> Option<&'static Gpu> {
+        self.grant.gpu()
     }
 
     /// Whether nothing can be written any more.

@@ -1,10 +1,11 @@
-//! What owner and peer say to each other: one packet of 32 bytes a message, little-endian.
+//! What owner and peer say to each other: one packet of 64 bytes a message, little-endian.
 //!
 //! ```text
-//! 0     2        4         8            16        24          32
-//! kind  version  rkey/why  base         length    fd offset        (Segment)
-//! kind  version  0         capability (16 bytes)  0                (Hello)
+//! 0     2        4         8            16        24          32             40      48       64
+//! kind  version  rkey/why  base         length    fd offset   slab's length  memory  device     (Segment)
+//! kind  version  0         capability (16 bytes)  0                                             (Hello)
 //! ```
+//! Memory is 0 for the host's; 1 for a CUDA device's, which is named by its UUID.
 //!
 //! ```text
 //! peer                          owner
@@ -17,12 +18,14 @@
 //! Bye                 ────────▶                      the same for every rkey of this connection
 //! ```
 
+use s3engine_pool::cuda::Uuid;
+
 use super::identity::Capability;
 
 /// Bytes of every message.
-pub(super) const LEN: usize = 32;
+pub(super) const LEN: usize = 64;
 
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 
 /// Why an owner turned a peer away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,12 +53,20 @@ pub(super) enum Message {
     Bye,
 }
 
-/// Where a registered segment lies: in the owner's addresses, and in the descriptor sent beside it.
+/// What is said of memory: whose it is.
+const HOST: u64 = 0;
+const CUDA: u64 = 1;
+
+/// Where a registered segment lies: in the owner's addresses, and in the slab whose descriptor is sent beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Extent {
     pub(super) base: u64,
     pub(super) len: u64,
     pub(super) fd_offset: u64,
+    /// Bytes of the whole slab: a device's memory is mapped as a whole.
+    pub(super) slab_len: u64,
+    /// The device, where it is a device's memory.
+    pub(super) device: Option<Uuid>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -77,12 +88,11 @@ impl Extent {
         (start.checked_add(len)? <= self.len).then_some(start)
     }
 
-    /// Bytes of the descriptor up to the segment's end; none where the numbers make no sense.
+    /// Bytes of the slab up to the segment's end; none where the numbers make no sense.
     pub(super) fn fd_end(&self) -> Option<u64> {
         self.base.checked_add(self.len)?;
-        self.fd_offset
-            .checked_add(self.len)
-            .filter(|_| self.len > 0)
+        let end = self.fd_offset.checked_add(self.len)?;
+        (self.len > 0 && end <= self.slab_len).then_some(end)
     }
 }
 
@@ -139,6 +149,11 @@ impl Message {
                 packet[8..16].copy_from_slice(&extent.base.to_le_bytes());
                 packet[16..24].copy_from_slice(&extent.len.to_le_bytes());
                 packet[24..32].copy_from_slice(&extent.fd_offset.to_le_bytes());
+                packet[32..40].copy_from_slice(&extent.slab_len.to_le_bytes());
+                if let Some(Uuid(device)) = extent.device {
+                    packet[40..48].copy_from_slice(&CUDA.to_le_bytes());
+                    packet[48..64].copy_from_slice(&device);
+                }
             }
             _ => {}
         }
@@ -146,13 +161,16 @@ impl Message {
     }
 
     pub(super) fn decode(bytes: &[u8]) -> Result<Self, WireError> {
-        let packet: &[u8; LEN] = bytes
-            .try_into()
-            .map_err(|_| WireError::Length { len: bytes.len() })?;
-        let version = u16::from_le_bytes(field(packet, 2));
-        if version != VERSION {
-            return Err(WireError::Version { version });
+        let length = WireError::Length { len: bytes.len() };
+        // Other versions have other lengths.
+        match bytes {
+            [_, _, low, high, ..] => match u16::from_le_bytes([*low, *high]) {
+                VERSION => {}
+                version => return Err(WireError::Version { version }),
+            },
+            _ => return Err(length),
         }
+        let packet: &[u8; LEN] = bytes.try_into().map_err(|_| length)?;
         let kind = u16::from_le_bytes(field(packet, 0));
         let rkey = u32::from_le_bytes(field(packet, 4));
         let number = |at| u64::from_le_bytes(field(packet, at));
@@ -171,6 +189,12 @@ impl Message {
                     base: number(8),
                     len: number(16),
                     fd_offset: number(24),
+                    slab_len: number(32),
+                    device: match number(40) {
+                        HOST => None,
+                        CUDA => Some(Uuid(field(packet, 48))),
+                        _ => return Err(WireError::Content { kind }),
+                    },
                 };
                 Message::Segment { rkey, extent }
             }
@@ -198,6 +222,18 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn any_extent() -> impl Strategy<Value = Extent> {
+        any::<([u64; 4], Option<[u8; 16]>)>().prop_map(
+            |([base, len, fd_offset, slab_len], device)| Extent {
+                base,
+                len,
+                fd_offset,
+                slab_len,
+                device: device.map(Uuid),
+            },
+        )
+    }
+
     fn any_message() -> impl Strategy<Value = Message> {
         let rkey = any::<u32>();
         prop_oneof![
@@ -207,16 +243,7 @@ mod tests {
             Just(Message::Welcome),
             prop::sample::select(Refusal::ALL.to_vec()).prop_map(|why| Message::Refused { why }),
             rkey.prop_map(|rkey| Message::Fetch { rkey }),
-            any::<(u32, u64, u64, u64)>().prop_map(|(rkey, base, len, fd_offset)| {
-                Message::Segment {
-                    rkey,
-                    extent: Extent {
-                        base,
-                        len,
-                        fd_offset,
-                    },
-                }
-            }),
+            (rkey, any_extent()).prop_map(|(rkey, extent)| Message::Segment { rkey, extent }),
             rkey.prop_map(|rkey| Message::Unknown { rkey }),
             rkey.prop_map(|rkey| Message::Revoke { rkey }),
             rkey.prop_map(|rkey| Message::Revoked { rkey }),
@@ -230,40 +257,59 @@ mod tests {
             base: 0x1122,
             len: 0x33,
             fd_offset: 0x44,
+            slab_len: 0x77,
+            device: None,
         };
         let mut packet = [0; LEN];
-        packet[..9].copy_from_slice(&[5, 0, 1, 0, 0xef, 0xbe, 0xad, 0xde, 0x22]);
-        (packet[9], packet[16], packet[24]) = (0x11, 0x33, 0x44);
-        assert_eq!(
-            Message::Segment {
-                rkey: 0xdead_beef,
-                extent
-            }
-            .encode(),
-            packet
-        );
+        packet[..9].copy_from_slice(&[5, 0, 2, 0, 0xef, 0xbe, 0xad, 0xde, 0x22]);
+        (packet[9], packet[16], packet[24], packet[32]) = (0x11, 0x33, 0x44, 0x77);
+        let rkey = 0xdead_beef;
+        assert_eq!(Message::Segment { rkey, extent }.encode(), packet);
+        let device = std::array::from_fn(|nth| nth as u8 + 1);
+        let extent = Extent {
+            device: Some(Uuid(device)),
+            ..extent
+        };
+        packet[40] = 1;
+        packet[48..].copy_from_slice(&device);
+        assert_eq!(Message::Segment { rkey, extent }.encode(), packet);
     }
 
     #[test]
     fn what_is_wrong_with_a_message_is_told() {
         let bye = Message::Bye.encode();
         assert_eq!(
-            Message::decode(&bye[..31]),
-            Err(WireError::Length { len: 31 })
+            Message::decode(&bye[..63]),
+            Err(WireError::Length { len: 63 })
         );
         assert_eq!(
-            Message::decode(&[0; 33]),
-            Err(WireError::Length { len: 33 })
+            Message::decode(&bye[..3]),
+            Err(WireError::Length { len: 3 })
+        );
+        let long = [&bye[..], &[0]].concat();
+        assert_eq!(Message::decode(&long), Err(WireError::Length { len: 65 }));
+        let first = [&[9, 0, 1, 0][..], &[0; 28]].concat();
+        assert_eq!(
+            Message::decode(&first),
+            Err(WireError::Version { version: 1 }),
+            "which had 32 bytes"
         );
         let with = |at: usize, byte: u8| {
             let mut packet = bye;
             packet[at] = byte;
             Message::decode(&packet)
         };
-        assert_eq!(with(2, 2), Err(WireError::Version { version: 2 }));
+        assert_eq!(with(2, 3), Err(WireError::Version { version: 3 }));
         assert_eq!(with(0, 99), Err(WireError::Kind { kind: 99 }));
         assert_eq!(with(31, 1), Err(WireError::Content { kind: 9 }));
         assert_eq!(with(0, 3), Err(WireError::Content { kind: 3 }));
+        assert!(matches!(with(0, 5), Ok(Message::Segment { .. })));
+        for (at, byte) in [(40, 2), (41, 1), (48, 1)] {
+            let mut packet = bye;
+            (packet[0], packet[at]) = (5, byte);
+            let other = Message::decode(&packet);
+            assert_eq!(other, Err(WireError::Content { kind: 5 }), "{at}");
+        }
     }
 
     #[test]
@@ -272,6 +318,8 @@ mod tests {
             base: 1000,
             len: 100,
             fd_offset: 0,
+            slab_len: 100,
+            device: None,
         };
         assert_eq!(extent.locate(1000, 100), Some(0));
         assert_eq!(extent.locate(1099, 1), Some(99));
@@ -279,18 +327,21 @@ mod tests {
         for (address, len) in [(999, 1), (1000, 101), (1100, 1), (1001, u64::MAX), (0, 0)] {
             assert_eq!(extent.locate(address, len), None, "{address} {len}");
         }
-        let end = |base, len, fd_offset| {
+        let end = |base, len, fd_offset, slab_len| {
             Extent {
                 base,
                 len,
                 fd_offset,
+                slab_len,
+                device: None,
             }
             .fd_end()
         };
-        assert_eq!(end(1, 2, 3), Some(5));
-        assert_eq!(end(1, 0, 3), None);
-        assert_eq!(end(u64::MAX, 1, 0), None);
-        assert_eq!(end(0, 1, u64::MAX), None);
+        assert_eq!(end(1, 2, 3, 5), Some(5));
+        assert_eq!(end(1, 2, 3, 4), None, "a slab that is shorter");
+        assert_eq!(end(1, 0, 3, 5), None);
+        assert_eq!(end(u64::MAX, 1, 0, u64::MAX), None);
+        assert_eq!(end(0, 1, u64::MAX, u64::MAX), None);
     }
 
     proptest! {
@@ -300,7 +351,7 @@ mod tests {
         }
 
         #[test]
-        fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
+        fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..72)) {
             let _ = Message::decode(&bytes);
         }
 

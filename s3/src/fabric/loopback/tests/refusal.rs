@@ -132,7 +132,7 @@ fn a_stranger_gets_nothing_before_hello() {
         assert!(matches!(hear(&socket), Received::End));
     }
     let socket = setup.connect();
-    rustix::net::send(&socket, b"what", rustix::net::SendFlags::empty()).unwrap();
+    rustix::net::send(&socket, b"huh", rustix::net::SendFlags::empty()).unwrap();
     assert!(matches!(hear(&socket), Received::End));
     until("strangers are forgotten", || setup.owner.peers() == 0);
 }
