@@ -14,6 +14,9 @@ use std::sync::OnceLock;
 /// Length of the tile: the largest prime below 2^20.
 pub const TILE: u64 = 1_048_573;
 
+/// The longest piece of [`Phase::long_slices`].
+const LONG: usize = 8 << 20;
+
 /// Where the content of one version of an object begins in the tile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Phase(u64);
@@ -91,8 +94,18 @@ pub fn slices(key: &str, version: u64, offset: u64, len: u64) -> Slices {
 impl Phase {
     /// The bytes `offset..offset + len` of content with this phase.
     pub fn slices(self, offset: u64, len: u64) -> Slices {
+        self.pieces(tile(), offset, len)
+    }
+
+    /// The same in pieces of 8 MiB, which lie in more memory: for copies that have a cost of their own.
+    pub(crate) fn long_slices(self, offset: u64, len: u64) -> Slices {
+        self.pieces(long_tile(), offset, len)
+    }
+
+    fn pieces(self, table: &'static [u8], offset: u64, len: u64) -> Slices {
         let at = (self.0 + offset % TILE) % TILE;
         Slices {
+            table,
             at: at as usize,
             left: len,
         }
@@ -102,6 +115,8 @@ impl Phase {
 /// Pieces of static memory that make up a range of an object.
 #[derive(Clone, Debug)]
 pub struct Slices {
+    /// The tile, or it and more of the same after it.
+    table: &'static [u8],
     at: usize,
     left: u64,
 }
@@ -113,10 +128,10 @@ impl Iterator for Slices {
         if self.left == 0 {
             return None;
         }
-        let rest = &tile()[self.at..];
-        let len = self.left.min(rest.len() as u64);
+        let rest = &self.table[self.at..];
+        let len = self.left.min(rest.len().min(LONG) as u64);
         self.left -= len;
-        self.at = 0;
+        self.at = (self.at + len as usize) % TILE as usize;
         Some(&rest[..len as usize])
     }
 }
@@ -149,6 +164,16 @@ pub(crate) fn tile() -> &'static [u8] {
             bytes.extend_from_slice(&mix(state).to_le_bytes());
         }
         bytes.truncate(TILE as usize);
+        bytes
+    })
+}
+
+/// The tile over and over: wherever in the tile a piece begins, the whole of it is there.
+pub(crate) fn long_tile() -> &'static [u8] {
+    static BYTES: OnceLock<Vec<u8>> = OnceLock::new();
+    BYTES.get_or_init(|| {
+        let mut bytes = tile().repeat(2 + LONG / TILE as usize);
+        bytes.truncate(TILE as usize + LONG);
         bytes
     })
 }
@@ -231,6 +256,24 @@ mod tests {
             (mismatch.offset, mismatch.expected ^ mismatch.found),
             (1040, 1)
         );
+    }
+
+    #[test]
+    fn long_slices_are_the_same_bytes_in_as_few_pieces_as_can_be() {
+        let long = LONG as u64;
+        for (start, offset, len) in [
+            (0, 0, 0),
+            (0, 0, long),
+            (TILE - 1, 0, long),
+            (TILE - 1, u64::MAX - 3, long + 1),
+            (12_345, 678, 2 * long + 90),
+            (12_345, TILE - 12_345, 2 * long),
+        ] {
+            let few: Vec<_> = Phase(start).long_slices(offset, len).collect();
+            assert_eq!(few.len() as u64, len.div_ceil(long));
+            let many: Vec<_> = Phase(start).slices(offset, len).collect();
+            assert!(few.concat() == many.concat(), "{start} {offset} {len}");
+        }
     }
 
     proptest! {

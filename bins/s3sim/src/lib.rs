@@ -8,7 +8,7 @@
 //!   service       routes, S3's checks, faults -> Answer
 //!    auth  range  listing      pure rules
 //!    store  folder  content    where bytes come from
-//!    rdma                      GET with a token
+//!    rdma  device              GET with a token, into memory of the host or of a device
 //!    model  modelled  pace     what server and network are to be like, and waiting for that
 //!   answer        what goes out, and how its delivery goes wrong
 //! ```
@@ -25,6 +25,7 @@ mod connection;
 pub mod content;
 mod counters;
 mod date;
+mod device;
 pub mod faults;
 mod folder;
 #[doc(hidden)]

@@ -3,7 +3,8 @@
 //! Copying runs on the connection's thread, a tile (1 MiB) at a time with a turn for the thread's
 //! other connections in between: handing it to a pool of threads would cost two wake-ups a
 //! request and gain nothing, as the copies are bound by the same cores. What may really wait,
-//! connecting to a client and fetching its memory, runs on a thread that may block, once per key.
+//! connecting to a client and fetching its memory, runs on a thread that may block, once per key;
+//! and so does what a device copies by itself.
 //!
 //! Under a model a write passes the model's line, a piece at a time.
 //!
@@ -24,6 +25,7 @@ use tokio::time::sleep;
 use crate::answer::{Answer, End, Span};
 use crate::connection::read_file;
 use crate::counters::{Tally, add};
+use crate::device;
 use crate::faults::Action;
 use crate::modelled::Modelled;
 use crate::pace::Pace;
@@ -135,7 +137,12 @@ impl Rdma {
             self.peer.window(&token)
         } else {
             let peer = self.peer.clone();
-            let resolved = task::spawn_blocking(move || peer.window(&token)).await;
+            let fetch = move || {
+                let window = peer.window(&token)?;
+                window.gpu().inspect(|gpu| device::prepare(gpu));
+                Ok(window)
+            };
+            let resolved = task::spawn_blocking(fetch).await;
             resolved.map_err(|error| S3Error::new(500, "InternalError", error.to_string()))?
         };
         let mut known = known();
@@ -267,10 +274,15 @@ async fn write(
     let mut at = start;
     match &object.source {
         Source::Synthetic(phase) => {
-            for slice in phase.slices(first.saturating_add(start), end - start) {
+            let (first, len) = (first.saturating_add(start), end - start);
+            let slices = match window.gpu() {
+                None => phase.slices(first, len),
+                Some(_) => phase.long_slices(first, len),
+            };
+            for slice in slices {
                 for piece in slice.chunks(pace.piece(slice.len() as u64) as usize) {
                     pace.pass(piece.len() as u64).await;
-                    window.write(at, piece)?;
+                    put(window, at, piece).await?;
                     at += piece.len() as u64;
                 }
                 if at < end {
@@ -283,12 +295,24 @@ async fn write(
                 let chunk = pace.piece(FILE_CHUNK.min(end - at));
                 pace.pass(chunk).await;
                 let bytes = read_file(file.clone(), first.saturating_add(at), chunk).await?;
-                window.write(at, &bytes)?;
+                put(window, at, bytes).await?;
                 at += chunk;
             }
         }
     }
     Ok(())
+}
+
+/// Copies bytes into the window.
+async fn put(
+    window: &RemoteWindow,
+    at: u64,
+    bytes: impl AsRef<[u8]> + Send + 'static,
+) -> Result<(), PeerError> {
+    match window.gpu() {
+        None => window.write(at, bytes.as_ref()),
+        Some(_) => device::write(window, at, bytes).await,
+    }
 }
 
 /// What cannot be resolved is the token's fault, except where the system or time is short.
