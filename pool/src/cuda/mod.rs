@@ -11,6 +11,7 @@ mod copy;
 mod device;
 mod driver;
 mod error;
+mod measure;
 mod memory;
 mod pinned;
 mod release;
@@ -21,6 +22,7 @@ mod writer;
 
 pub use device::{Bound, Gpu, NotAUuid, Uuid, WriteOrdering};
 pub use error::{CudaCause, CudaError};
+pub use measure::measure_copy;
 pub use memory::{CudaKind, CudaMapping, CudaMemory, CudaShare, IPC_HANDLE};
 pub use pinned::Pinned;
 pub use release::{NotReleased, Stream};
