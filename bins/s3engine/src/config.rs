@@ -56,6 +56,10 @@ pub(crate) struct Settings {
     #[arg(long, value_name = "SIZE")]
     pub(crate) pool_size: Option<Size>,
 
+    /// The same for the memory of each GPU; 0 is none [S3ENGINE_CUDA_POOL_SIZE; default: half of it]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) cuda_pool_size: Option<Size>,
+
     /// Memory is allocated in pieces of this size; a chunk of `get` fits one [S3ENGINE_SLAB_SIZE]
     #[arg(long, value_name = "SIZE")]
     pub(crate) slab_size: Option<Size>,
@@ -247,6 +251,9 @@ const VARIABLES: &[(&str, Set)] = &[
     ("S3ENGINE_LOOPBACK_DIR", |s, v| set(&mut s.loopback_dir, v)),
     ("S3ENGINE_POLICY", |s, v| choose(&mut s.rdma, v)),
     ("S3ENGINE_POOL_SIZE", |s, v| set(&mut s.pool_size, v)),
+    ("S3ENGINE_CUDA_POOL_SIZE", |s, v| {
+        set(&mut s.cuda_pool_size, v)
+    }),
     ("S3ENGINE_SLAB_SIZE", |s, v| set(&mut s.slab_size, v)),
     ("S3ENGINE_ENGINE_THREADS", |s, v| {
         set(&mut s.engine_threads, v)
@@ -347,6 +354,7 @@ impl Settings {
             loopback_dir: self.loopback_dir.or(lower.loopback_dir),
             rdma: self.rdma.or(lower.rdma),
             pool_size: self.pool_size.or(lower.pool_size),
+            cuda_pool_size: self.cuda_pool_size.or(lower.cuda_pool_size),
             slab_size: self.slab_size.or(lower.slab_size),
             engine_threads: self.engine_threads.or(lower.engine_threads),
             placement: self.placement.or(lower.placement),

@@ -4,12 +4,15 @@ use std::time::Duration;
 
 use s3engine::{
     BuildError, Credentials, Endpoint, Engine, EngineBuilder, Limits, LoopbackOptions, Placement,
-    PoolError, Rdma, Timeouts,
+    PoolError, PoolOptions, Rdma, Timeouts,
 };
 
 use crate::config::{ConfigError, FabricChoice, PlacementChoice, Settings};
 use crate::exit::Failure;
 use crate::size::Size;
+
+/// No pool and no slab can be smaller.
+const LEAST: Size = Size(2 << 20);
 
 /// Describes an engine as the settings say, all but its memory.
 pub(crate) fn describe(
@@ -40,14 +43,35 @@ pub(crate) fn describe(
     }
 }
 
+/// Memory in slabs of so many bytes, of at most `max_bytes` of the host's, and as much of each GPU's as the settings
+/// allow.
+pub(crate) fn pool(
+    settings: &Settings,
+    slab_bytes: u64,
+    max_bytes: Option<u64>,
+) -> Result<PoolOptions, ConfigError> {
+    let too_small = |size: &Size| (Size(1)..LEAST).contains(size);
+    if let Some(value) = settings.cuda_pool_size.filter(too_small) {
+        return Err(ConfigError::Size {
+            setting: "--cuda-pool-size",
+            value,
+            problem: format!("at least {LEAST} are needed, or 0 for none"),
+        });
+    }
+    Ok(PoolOptions {
+        slab_bytes,
+        max_bytes,
+        max_cuda_bytes: settings.cuda_pool_size.map(|size| size.0),
+        ..PoolOptions::default()
+    })
+}
+
 /// Starts it. What is wrong with its memory is told in the words of the settings.
 pub(crate) fn start(builder: EngineBuilder, settings: &Settings) -> Result<Engine, Failure> {
     builder.build().map_err(|error| told(error, settings))
 }
 
 fn told(error: BuildError, settings: &Settings) -> Failure {
-    /// No pool and no slab can be smaller.
-    const LEAST: Size = Size(2 << 20);
     let small = |size: &Size| *size < LEAST;
     let (setting, value, problem) = match (&error, settings.pool_size, settings.slab_size) {
         (BuildError::Pool(PoolError::TooSmall { .. }), Some(pool), _) if small(&pool) => {
@@ -110,11 +134,9 @@ mod tests {
             };
             let endpoint = Endpoint::parse("http://127.0.0.1:1").unwrap();
             let builder = describe(&settings, endpoint, Credentials::anonymous());
-            let pool = s3engine::PoolOptions {
-                slab_bytes: settings.slab_size.map_or(16 << 20, |size| size.0),
-                max_bytes: settings.pool_size.or(settings.slab_size).map(|size| size.0),
-                ..s3engine::PoolOptions::default()
-            };
+            let slab_bytes = settings.slab_size.map_or(16 << 20, |size| size.0);
+            let max_bytes = settings.pool_size.or(settings.slab_size).map(|size| size.0);
+            let pool = super::pool(&settings, slab_bytes, max_bytes).unwrap();
             let failure = self::start(builder.pool(pool), &settings).err().unwrap();
             assert_eq!(failure.code(), 3);
             failure.to_string()
@@ -135,5 +157,20 @@ mod tests {
             text.starts_with("--slab-size 1024TiB: the slabs need more than the memory limit of "),
             "{text}"
         );
+    }
+    #[test]
+    fn a_pool_of_gpus_is_none_or_large_enough() {
+        let most = |size: &str| {
+            let settings = Settings {
+                cuda_pool_size: Some(size.parse().unwrap()),
+                ..Settings::default()
+            };
+            pool(&settings, 16 << 20, None).map(|pool| pool.max_cuda_bytes)
+        };
+        assert_eq!(most("0").unwrap(), Some(0));
+        assert_eq!(most("40GiB").unwrap(), Some(40 << 30));
+        let error = most("1MiB").unwrap_err().to_string();
+        let words = "--cuda-pool-size 1MiB: at least 2MiB are needed, or 0 for none";
+        assert_eq!(error, words);
     }
 }

@@ -28,7 +28,7 @@ use std::sync::Arc;
 
 use clap::{Args, Subcommand};
 use s3engine::topology::Topology;
-use s3engine::{Credentials, Engine, Limits, Policy, PoolOptions};
+use s3engine::{Credentials, Engine, Limits, Policy};
 use s3sim::content;
 
 use crate::bench::floor::Floor;
@@ -313,11 +313,7 @@ fn own_engine(args: &BenchArgs, server: &Server) -> Result<Engine, Failure> {
         settings.endpoint_at(&server.url)?,
         server.credentials.clone(),
     )
-    .pool(PoolOptions {
-        slab_bytes,
-        max_bytes: Some(max_bytes),
-        ..PoolOptions::default()
-    })
+    .pool(connect::pool(settings, slab_bytes, Some(max_bytes))?)
     .part_sizes(HTTP_PART, RDMA_PART);
     connect::start(builder, settings)
 }

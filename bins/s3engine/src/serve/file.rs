@@ -64,6 +64,7 @@ pub(crate) struct RuleTable {
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct PoolTable {
     pub(crate) bytes: Option<Size>,
+    pub(crate) cuda_bytes: Option<Size>,
     pub(crate) slab: Option<Size>,
 }
 
@@ -101,6 +102,7 @@ impl File {
             engine_threads: self.threads,
             placement: self.placement,
             pool_size: self.pool.bytes,
+            cuda_pool_size: self.pool.cuda_bytes,
             slab_size: self.pool.slab,
             requests: self.limits.requests,
             log: self.log,
@@ -138,6 +140,7 @@ mod tests {
         assert_eq!(file.allow_uid[1], Account::Number(1002));
         assert_eq!(file.rule[1].prefix, "");
         assert_eq!(file.pool.slab, Some(Size(64 << 20)));
+        assert_eq!(file.settings().cuda_pool_size, Some(Size(40 << 30)));
         assert_eq!(file.settings().placement, Some(PlacementChoice::Auto));
     }
 

@@ -9,6 +9,7 @@ use s3engine::service::{Caps, Rule, Who, default_socket};
 use s3engine::{Credentials, Endpoint, Limits, PoolOptions};
 
 use crate::config::{ConfigError, Settings, from_file};
+use crate::connect;
 use crate::exit::Failure;
 use crate::serve::ServeArgs;
 use crate::serve::account::Account;
@@ -69,12 +70,9 @@ impl Plan {
         let access = Access::of(args, &file, &names)?;
         let log_is_set = settings.log_filter.is_some();
         let settings = settings.or(file.settings());
-        let slab_bytes = settings.slab_size.map(|size| size.0);
-        let pool = PoolOptions {
-            slab_bytes: slab_bytes.unwrap_or(Caps::default().slab_bytes),
-            max_bytes: settings.pool_size.map(|size| size.0),
-            ..PoolOptions::default()
-        };
+        let bytes = |size: Option<Size>| size.map(|size| size.0);
+        let slab_bytes = bytes(settings.slab_size).unwrap_or(Caps::default().slab_bytes);
+        let pool = connect::pool(&settings, slab_bytes, bytes(settings.pool_size))?;
         let limits = Limits {
             requests: settings.requests.unwrap_or(Limits::default().requests),
             bytes: file

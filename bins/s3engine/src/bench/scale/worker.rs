@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 use s3engine::service::{Caps, Service, ServiceOptions};
-use s3engine::{ConnectOptions, Engine, PoolOptions};
+use s3engine::{ConnectOptions, Engine};
 
 use crate::bench::rows::{HTTP_PART, RDMA_PART};
 use crate::connect;
@@ -203,12 +203,9 @@ fn engine(site: &Site) -> Result<Engine, String> {
         .endpoint_at(&site.url)
         .map_err(|error| error.to_string())?;
     let credentials = settings.credentials().map_err(|error| error.to_string())?;
+    let pool = connect::pool(settings, site.slab_bytes, Some(site.pool_bytes));
     let builder = connect::describe(settings, endpoint, credentials)
-        .pool(PoolOptions {
-            slab_bytes: site.slab_bytes,
-            max_bytes: Some(site.pool_bytes),
-            ..PoolOptions::default()
-        })
+        .pool(pool.map_err(|error| error.to_string())?)
         .part_sizes(HTTP_PART, RDMA_PART);
     connect::start(builder, settings).map_err(failed)
 }
