@@ -15,6 +15,7 @@ use super::device::Gpu;
 use super::driver::check;
 use super::error::CudaError;
 use super::staging::{Next, Work};
+use crate::topology::{NumaNode, Topology};
 
 /// One is enough to keep a copy engine busy as long as the next copy is issued before the last ends; a second one
 /// closes the gaps between small copies.
@@ -22,8 +23,19 @@ const STREAMS: usize = 2;
 
 pub(super) fn run(work: &Work) {
     let _told = OnPanic(work);
+    stay_near(work.gpu);
     if let Err(error) = copy(work) {
         work.lose(&error);
+    }
+}
+
+/// Keeps the calling thread near the device, and with it the pinned memory that it asks for.
+fn stay_near(gpu: &Gpu) {
+    if let Some(node) = gpu.numa_node() {
+        let nodes = Topology::read().nodes;
+        // On a node without processors for it, it stays where it is.
+        let mut near = nodes.iter().filter(|other| other.id == node);
+        near.any(NumaNode::place_this_thread);
     }
 }
 

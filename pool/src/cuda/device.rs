@@ -11,8 +11,8 @@ use cudarc::driver::sys::{self, CUdevice_attribute as Attribute};
 
 use super::driver::{check, driver};
 use super::error::CudaError;
-use crate::topology::numa_node;
 use super::writer::Lanes;
+use crate::topology::numa_node;
 
 /// A device's name that is the same in every process, whatever CUDA_VISIBLE_DEVICES hides or reorders.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -32,7 +32,7 @@ const OF_CLIENTS: &str = "s3engine_client_";
 const FORGOTTEN: Duration = Duration::from_secs(600);
 
 #[rustfmt::skip]
-const FIGURES: [(Kind, &str, &str); 23] = [
+const FIGURES: [(Kind, &str, &str); 31] = [
     (Kind::Gauge, "s3engine_build_info", "1, with the version as its label"),
     (Kind::Counter, "s3engine_gets_total", "GETs that have ended, by path and reason"),
     (Kind::Counter, "s3engine_bytes_total", "bytes of objects that arrived, by path and reason"),
@@ -47,6 +47,7 @@ const FIGURES: [(Kind, &str, &str); 23] = [
     (Kind::Gauge, "s3engine_waiting_requests", "requests that wait for their turn, since the limits are reached"),
     (Kind::Gauge, "s3engine_service_sessions", "clients that are attached"),
     (Kind::Gauge, "s3engine_pool_mapped_bytes", "bytes of all slabs"),
+    (Kind::Gauge, "s3engine_pool_cuda_mapped_bytes", "bytes of all slabs on a CUDA device, by device"),
     (Kind::Gauge, "s3engine_pool_leased_bytes", "bytes of leased slots"),
     (Kind::Gauge, "s3engine_pool_quarantined_bytes", "bytes of slots that a remote may still write to"),
     (Kind::Gauge, "s3engine_pool_clients", "clients that have memory of the pool"),
@@ -56,6 +57,13 @@ const FIGURES: [(Kind, &str, &str); 23] = [
     (Kind::Counter, "s3engine_registrations_total", "registrations of memory, by fabric"),
     (Kind::Counter, "s3engine_registration_failures_total", "registrations that failed, by fabric and cause"),
     (Kind::Counter, "s3engine_revocations_total", "revocations of registrations, by fabric and whether they were confirmed"),
+    (Kind::Counter, "s3engine_cuda_contexts_total", "CUDA contexts that were made: one a device"),
+    (Kind::Counter, "s3engine_cuda_adopted_total", "buffers of the caller's own CUDA memory, by result: `known` or `new`"),
+    (Kind::Gauge, "s3engine_cuda_staging_bytes", "bytes of pinned memory that HTTP bodies are staged in, by device"),
+    (Kind::Counter, "s3engine_cuda_staged_bytes_total", "bytes that went through staging, by device"),
+    (Kind::Counter, "s3engine_cuda_copies_total", "copies from staging, by device"),
+    (Kind::Counter, "s3engine_cuda_copy_errors_total", "copies from staging that failed, by device"),
+    (Kind::Histogram, "s3engine_cuda_staging_wait_seconds", "waits of GETs for staging memory, by device"),
 ];
 
 /// Gives the figures as text.
