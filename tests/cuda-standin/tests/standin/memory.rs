@@ -241,6 +241,15 @@ fn the_driver_tells_what_an_address_is() {
     });
 }
 
+fn pages(count: usize) -> *mut libc::c_void {
+    let (access, kind) = (
+        libc::PROT_READ | libc::PROT_WRITE,
+        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+    );
+    // SAFETY: a new mapping, where nothing is.
+    unsafe { libc::mmap(null_mut(), count * 4096, access, kind, -1, 0) }
+}
+
 #[test]
 fn host_memory_is_pinned_once() {
     with_standin(|| {
@@ -272,6 +281,11 @@ fn host_memory_is_pinned_once() {
             INVALID_VALUE,
             "nothing is there any more"
         );
+        let three: *mut u8 = pages(3).cast();
+        // SAFETY: the middle one of these pages, which nobody uses.
+        unsafe { libc::munmap(three.wrapping_add(4096).cast(), 4096) };
+        assert_eq!(register(three, 3 * 4096, 0), INVALID_VALUE, "a hole");
+        assert_eq!(register(three, 4096, 0), 0);
         let text = b"read only".as_ptr().cast_mut();
         assert_eq!(register(text, 9, 0), INVALID_VALUE);
         assert_eq!(register(text, 9, 8), 0, "and said so");

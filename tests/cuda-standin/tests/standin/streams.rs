@@ -2,6 +2,8 @@
 
 use std::ffi::c_void;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+use std::time::Duration;
 
 use cuda_standin::with_standin;
 use cudarc::driver::sys;
@@ -119,6 +121,16 @@ fn the_default_stream_waits_for_blocking_ones_and_they_for_it() {
         drop(open);
         ok!(cuCtxSynchronize());
         assert_eq!(read(device, 128), [2; 128]);
+
+        let open = close(NO_STREAM);
+        ok!(cuMemsetD8_v2(device, 3, 64));
+        ok!(cuMemcpyDtoDAsync_v2(device + 64, device, 64, blocking));
+        // Time to do it too early.
+        thread::sleep(Duration::from_millis(20));
+        assert_eq!(code!(cuStreamQuery(blocking)), 600);
+        drop(open);
+        ok!(cuStreamSynchronize(blocking));
+        assert_eq!(read(device, 128), [3; 128]);
     });
 }
 
@@ -201,8 +213,11 @@ fn memory_that_ends_under_a_copy_ends_the_device() {
     with_standin(|| {
         start(0);
         let (device, source, stream) = (slab(0, 2 * MIB), pinned(64), stream());
+        let untouched = alloc(MIB);
+        source.fill(1);
         let open = close(stream);
         assert_eq!(copy(device, source, stream), 0);
+        assert_eq!(copy(untouched, source, stream), 0);
         assert_eq!(
             copy(device + 2 * MIB as u64, source, stream),
             INVALID_VALUE,
@@ -215,6 +230,7 @@ fn memory_that_ends_under_a_copy_ends_the_device() {
         assert_eq!(code!(cuMemAlloc_v2(&raw mut address, MIB)), 700);
         assert_eq!(code!(cuCtxSynchronize()), 700);
         start(1);
+        assert_eq!(read(untouched, 64), [0; 64], "nothing was done after it");
         assert_eq!(write(alloc(MIB), b"other"), 0);
     });
 }
