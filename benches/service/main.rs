@@ -60,5 +60,6 @@ fn rates(times: (usize, Duration)) {
             crew("8 processes", 8, "served"),
         ];
         compare(&mut place, [policy; 2], pair, times);
+        println!("service: {}", place.stats());
     }
 }

@@ -37,6 +37,12 @@ impl Place {
         }
     }
 
+    /// What the service's pool has, in words.
+    pub(crate) fn stats(&mut self) -> String {
+        self.service.say("stats");
+        self.service.line()
+    }
+
     /// How workers are told of it.
     pub(crate) fn args(&self) -> impl Iterator<Item = &str> {
         let sim = self.sim_args.iter().map(String::as_str);

@@ -452,7 +452,9 @@ fn flushes_that_a_device_offers_succeed() {
 
 #[test]
 fn bare_copies_are_measured_and_leave_nothing_behind() {
-    let Some(gpu) = gpu() else { return };
+    let Some(Alone(gpu, _alone)) = gpu() else {
+        return;
+    };
     let before = gpu.free_memory().unwrap();
     let rate = measure_copy(gpu, 32 * MIB, 8, Duration::from_millis(50)).unwrap();
     assert!(rate.is_finite() && rate > 0.0, "{rate}");
