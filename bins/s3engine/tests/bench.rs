@@ -157,6 +157,20 @@ fn a_missing_object_ends_it_before_anything_is_timed() {
 }
 
 #[test]
+fn a_gpu_that_there_is_not_ends_it_before_anything_starts() {
+    let world = World::new();
+    // No host has so many.
+    let args = ["bench", "--policy", "http", "--memory", "cuda:4096"];
+    let ran = world.run(&[&args[..], &SHORT].concat());
+    assert_eq!(ran.code, Some(3), "{}", ran.stderr);
+    assert!(ran.stderr.contains("error: no CUDA "), "{}", ran.stderr);
+    let ran = world.run(&["bench", "--memory", "vram"]);
+    assert_eq!(ran.code, Some(2), "{}", ran.stderr);
+    let words = "none of host, cuda, cuda:N, cuda:all";
+    assert!(ran.stderr.contains(words), "{}", ran.stderr);
+}
+
+#[test]
 fn the_simulator_ends_with_it_however_it_ends() {
     for signal in [Signal::INT, Signal::KILL] {
         let folder = tempfile::tempdir().unwrap();

@@ -342,18 +342,24 @@ fn nothing_is_left_running_when_it_is_killed() {
 #[test]
 fn what_cannot_be_done_is_refused_with_its_reason() {
     let folder = tempfile::tempdir().unwrap();
-    let refused: [(&[&str], i32, &str); 18] = [
+    let refused: [(&[&str], i32, &str); 19] = [
         (
             &["--gpus", "spread"],
             2,
             "--gpus says which GPU each process has",
         ),
         (
-            &["--memory", "cuda:1"],
+            &["--memory", "cuda:all", "--gpus", "same"],
             2,
-            "this version has no CUDA memory",
+            "one GPU is meant",
         ),
-        (&["--memory", "disk"], 2, "--memory disk: host or cuda[:N]"),
+        // No host has so many.
+        (&["--memory", "cuda:4096"], 3, "no CUDA "),
+        (
+            &["--memory", "disk"],
+            2,
+            "none of host, cuda, cuda:N, cuda:all",
+        ),
         (
             &["--rails", "mlx5_0"],
             2,

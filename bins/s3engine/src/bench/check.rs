@@ -3,12 +3,16 @@
 
 use std::time::Duration;
 
-use s3engine::{Completion, Engine, Flags, Get, Memory, Path, Policy, QueueOptions};
+use s3engine::{Buffer, Completion, Engine, Flags, Get, Memory, Path, Policy, QueueOptions};
 use s3sim::content;
 
+use crate::bench::rows::Row;
 use crate::bench::watch::Watch;
 use crate::exit::Failure;
 use crate::size::Size;
+
+/// Bytes that are compared at once.
+const PIECE: u64 = 4 << 20;
 
 /// How often it is looked whether all is well.
 const POLL: Duration = Duration::from_millis(100);
@@ -17,12 +21,12 @@ const POLL: Duration = Duration::from_millis(100);
 pub(crate) fn object(
     engine: &Engine,
     (bucket, key): (&str, &str),
-    size: Size,
-    policy: Policy,
+    Row { size, policy, .. }: Row,
+    memory: Memory,
     synthetic: bool,
     watch: Watch<'_>,
 ) -> Result<(), Failure> {
-    let buffer = engine.pool().try_alloc(size.0, Memory::Host);
+    let buffer = engine.pool().try_alloc(size.0, memory);
     let buffer = buffer.map_err(|error| Failure::Build(error.into()))?;
     let done = get(
         engine,
@@ -47,8 +51,24 @@ pub(crate) fn object(
         return Err(wrong(format!("under {policy} the path is {}", done.path())));
     }
     if synthetic {
-        let data = done.data().unwrap_or_default();
-        content::verify(key, 0, 0, data).map_err(|mismatch| wrong(mismatch.to_string()))?;
+        let buffer = done
+            .buffer()
+            .ok_or_else(|| wrong("no buffer came back".to_owned()))?;
+        verify(key, buffer, size).map_err(wrong)?;
+    }
+    Ok(())
+}
+
+/// Compares what has arrived, wherever it is, with the simulator's object.
+fn verify(key: &str, buffer: &Buffer, size: Size) -> Result<(), String> {
+    let mut piece = vec![0; size.0.min(PIECE) as usize];
+    let mut offset = 0;
+    while offset < size.0 {
+        let piece = &mut piece[..(size.0 - offset).min(PIECE) as usize];
+        let read = buffer.read_to_host(offset, piece);
+        read.map_err(|error| error.to_string())?;
+        content::verify(key, 0, offset, piece).map_err(|mismatch| mismatch.to_string())?;
+        offset += piece.len() as u64;
     }
     Ok(())
 }

@@ -4,6 +4,7 @@
 //!   and receives with MSG_WAITALL into touched memory of the engine's pool. No signing, no checks, no queue.
 //! - RDMA over loopback: copies of the simulator's bytes into that memory, by as many threads as the simulator
 //!   copies with.
+//! - RDMA into a GPU: copies from pinned memory to it, of the same size and as many at once.
 
 use std::io::{self, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -15,7 +16,8 @@ use std::time::{Duration, SystemTime};
 use http::header::RANGE;
 use http::{HeaderMap, HeaderValue, Method};
 use rustix::net::{RecvFlags, recv};
-use s3engine::{Buffer, Credentials, Engine, Memory};
+use s3engine::cuda::{Gpu, measure_copy};
+use s3engine::{Buffer, Credentials, Engine, Memory, PoolError};
 use s3engine_s3::signing::{Payload, sign_request};
 use s3sim::content;
 
@@ -29,6 +31,10 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The longest head of an answer.
 const HEAD: usize = 8192;
 
+/// Larger copies are no faster, and neither are more at once; pinning memory takes time.
+const MOST_CHUNK: u64 = 64 << 20;
+const MOST_COPIES: usize = 64;
+
 /// What a floor is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -36,6 +42,8 @@ pub(crate) enum Kind {
     Recv,
     /// Copies in memory.
     Memcpy,
+    /// Copies from pinned memory to GPUs.
+    Copy,
 }
 
 impl Kind {
@@ -43,6 +51,7 @@ impl Kind {
         match self {
             Kind::Recv => "recv",
             Kind::Memcpy => "memcpy",
+            Kind::Copy => "copy",
         }
     }
 }
@@ -51,7 +60,7 @@ impl Kind {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Floor {
     pub(crate) kind: Kind,
-    /// Connections, or threads that copy.
+    /// Connections, threads that copy, or copies at once.
     pub(crate) workers: usize,
     pub(crate) gb_per_s: f64,
     pub(crate) cpu_s_per_gib: Option<f64>,
@@ -112,6 +121,50 @@ pub(crate) fn memcpy(
     });
     let window = run(workers.collect(), times, watch)?;
     Ok(floor(Kind::Memcpy, copiers, window, row.size.0))
+}
+
+/// Measures the floor of one-sided writes into GPUs for a row: all of them at once.
+pub(crate) fn copies(
+    memories: &[Memory],
+    row: Row,
+    times: Times,
+    watch: Watch<'_>,
+) -> Result<Floor, Failure> {
+    let chunk = row.size.0.min(MOST_CHUNK);
+    let depth = |nth| gets_into(row, nth, memories.len()).min(MOST_COPIES);
+    let copy = |memory: Memory, depth: usize| match memory {
+        Memory::Cuda(uuid) => measure_copy(Gpu::find(uuid)?, chunk, depth, times.window),
+        _ => Ok(0.0),
+    };
+    watch.check()?;
+    let bytes_per_s = thread::scope(|scope| {
+        let copy = &copy;
+        let each = memories.iter().enumerate();
+        let used = each.filter(|&(nth, _)| depth(nth) > 0);
+        let copying: Vec<_> = used
+            .map(|(nth, &memory)| scope.spawn(move || copy(memory, depth(nth))))
+            .collect();
+        let mut sum = 0.0;
+        for thread in copying {
+            let lost = |_| Failure::Other("a thread of the floor panicked".into());
+            let rate = thread.join().map_err(lost)?;
+            sum += rate.map_err(|error| Failure::Build(PoolError::from(error).into()))?;
+        }
+        Ok::<f64, Failure>(sum)
+    })?;
+    watch.check()?;
+    Ok(Floor {
+        kind: Kind::Copy,
+        workers: (0..memories.len()).map(depth).sum(),
+        gb_per_s: bytes_per_s / 1e9,
+        cpu_s_per_gib: None,
+    })
+}
+
+/// GETs in flight of those threads whose turn gave them the `nth` of so many kinds of memory.
+fn gets_into(row: Row, nth: usize, kinds: usize) -> usize {
+    let threads = row.threads.saturating_sub(nth).div_ceil(kinds);
+    threads.saturating_mul(row.in_flight)
 }
 
 fn floor(kind: Kind, workers: usize, (window, operations): (Window, u64), size: u64) -> Floor {
@@ -272,7 +325,28 @@ fn ok_with(head: &[u8], len: usize) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use s3engine::Policy;
+
     use super::*;
+    use crate::size::Size;
+
+    #[test]
+    fn each_gpu_has_as_many_copies_as_gets_of_its_threads() {
+        let row = Row {
+            policy: Policy::RequireRdma,
+            size: Size(1 << 20),
+            threads: 5,
+            in_flight: 8,
+        };
+        let of = |kinds: usize| {
+            (0..kinds)
+                .map(|nth| gets_into(row, nth, kinds))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(of(1), [40]);
+        assert_eq!(of(2), [24, 16]);
+        assert_eq!(of(6), [8, 8, 8, 8, 8, 0]);
+    }
 
     #[test]
     fn only_the_whole_object_is_an_answer() {

@@ -18,27 +18,26 @@ const DRAIN: Duration = Duration::from_secs(30);
 /// A thread that saw as many failures one after another gives up.
 const HOPELESS: u32 = 16;
 
-/// Runs a row's load. Its buffers are leased once, before the clock starts.
+/// Runs a row's load; its threads have their buffers of each kind of memory in turn. The buffers are leased once, before the clock starts.
 pub(crate) fn run(
     engine: &Engine,
-    bucket: &str,
-    keys: &[Arc<str>],
+    (bucket, keys): (&str, &[Arc<str>]),
     row: Row,
+    memories: &[Memory],
     times: Times,
     watch: Watch<'_>,
 ) -> Result<(Window, Tally), Failure> {
     let mut tally = new_tally()?;
     let mut loads = Vec::with_capacity(row.threads);
     let (clock, next) = (Clock::default(), AtomicUsize::new(0));
-    for _ in 0..row.threads {
-        let buffers = engine
-            .pool()
-            .alloc_many(row.in_flight, row.size.0, Memory::Host);
+    for &memory in memories.iter().cycle().take(row.threads) {
+        let buffers = engine.pool().alloc_many(row.in_flight, row.size.0, memory);
         loads.push(Load {
             engine,
             bucket: bucket.into(),
             keys,
             row,
+            memory,
             clock: &clock,
             next: &next,
             queue: engine.queue(QueueOptions {
@@ -74,6 +73,7 @@ struct Load<'a> {
     bucket: Arc<str>,
     keys: &'a [Arc<str>],
     row: Row,
+    memory: Memory,
     clock: &'a Clock,
     /// The next object, for all threads together.
     next: &'a AtomicUsize,
@@ -135,7 +135,7 @@ impl Load<'_> {
             let lease = || {
                 self.engine
                     .pool()
-                    .try_alloc(self.row.size.0, Memory::Host)
+                    .try_alloc(self.row.size.0, self.memory)
                     .ok()
             };
             self.buffers.extend(buffer.or_else(lease));

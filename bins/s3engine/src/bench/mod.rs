@@ -11,11 +11,13 @@ mod check;
 mod floor;
 mod json_file;
 mod load;
+mod memory;
 mod out;
 mod outputs;
 mod report;
 mod rows;
 mod scale;
+mod server;
 mod simulator;
 mod table;
 mod tally;
@@ -27,31 +29,30 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::{Args, Subcommand};
-use s3engine::topology::Topology;
-use s3engine::{Credentials, Engine, Limits, Policy};
+use s3engine::{Engine, Limits, Memory, Policy};
 use s3sim::content;
 
 use crate::bench::floor::Floor;
 use crate::bench::json_file::JsonFile;
+use crate::bench::memory::MemoryKind;
 use crate::bench::out::Out;
 use crate::bench::report::{Place, Registrations, Round, Run};
 use crate::bench::rows::{HTTP_PART, KeyTemplate, RDMA_PART, Row};
 pub(crate) use crate::bench::scale::{
     CompareArgs, MergeArgs, ScaleArgs, compare, merge, run as scale, worker,
 };
-use crate::bench::simulator::Simulator;
+use crate::bench::server::Server;
 use crate::bench::tally::Tally;
 use crate::bench::watch::Watch;
-use crate::bench::window::Times;
+use crate::bench::window::{Times, Window};
 use crate::cli::Common;
-use crate::config::{FabricChoice, Settings};
+use crate::config::Settings;
 use crate::connect;
 use crate::exit::Failure;
 use crate::gpus;
 use crate::interrupt::Interrupt;
 use crate::size::Size;
 use crate::span::Span;
-use crate::via::{self, Via};
 
 /// A slab unless a setting says else.
 const SLAB: u64 = 64 << 20;
@@ -116,6 +117,10 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) rounds: usize,
 
+    /// Where the bytes land: host, or the memory of a GPU, cuda[:N], or of all, thread by thread: cuda:all
+    #[arg(long, value_name = "KIND", default_value = "host")]
+    pub(crate) memory: MemoryKind,
+
     /// The bucket
     #[arg(long, value_name = "NAME", default_value = "bench")]
     pub(crate) bucket: String,
@@ -145,11 +150,13 @@ pub(crate) fn run(
     args.check()?;
     let open = |path: &PathBuf| JsonFile::open(path, interrupt);
     let json = args.json.as_ref().map(open).transpose()?;
+    let memories = args.memory.in_turn()?;
     let server = Server::of(args, settings, interrupt)?;
     let (engine, rows) = start(args, &server)?;
     let bench = Bench {
         args,
-        place: server.place(&engine),
+        place: server.place(args, &engine),
+        memories,
         server: &server,
         engine: &engine,
         watch: Watch::new(interrupt, server.simulator.as_ref()),
@@ -186,100 +193,6 @@ impl BenchArgs {
             ));
         }
         Ok(())
-    }
-}
-
-/// The server that is measured against.
-struct Server {
-    /// Settings, with what a simulator makes of them.
-    settings: Settings,
-    url: String,
-    credentials: Credentials,
-    simulator: Option<Simulator>,
-    /// The host service that is measured, and its socket.
-    service: Option<(Engine, PathBuf)>,
-    /// Threads that serve, where they are known; else as many as this host has cores.
-    threads: usize,
-}
-
-impl Server {
-    fn of(args: &BenchArgs, settings: &Settings, interrupt: &Interrupt) -> Result<Self, Failure> {
-        let threads = Place::cores().min(16);
-        // Not by default: what is measured is this program, unless that is asked for.
-        if settings.service.is_some()
-            && let Via::Service(engine, socket) = via::choose(settings, &args.common.settings)?
-        {
-            return Ok(Self {
-                settings: settings.clone(),
-                url: engine.endpoint().to_string(),
-                credentials: Credentials::anonymous(),
-                simulator: None,
-                service: Some((engine, socket)),
-                threads,
-            });
-        }
-        if let Some(url) = &settings.endpoint {
-            return Ok(Self {
-                settings: settings.clone(),
-                url: url.clone(),
-                credentials: settings.credentials()?,
-                simulator: None,
-                service: None,
-                threads,
-            });
-        }
-        let mut settings = settings.clone();
-        if settings.fabric != Some(FabricChoice::Off) {
-            settings.fabric = Some(FabricChoice::Loopback);
-        }
-        // The simulator's own; a region for another endpoint would not fit it.
-        (settings.region, settings.addressing) = (None, None);
-        let folder = settings.loopback_dir.as_deref();
-        let options = simulator::Options {
-            threads,
-            bucket: &args.bucket,
-            loopback_dir: folder,
-            model: None,
-            faults: None,
-        };
-        let simulator = Simulator::start(&options, interrupt)?;
-        let credentials = if settings.anonymous == Some(true) {
-            Credentials::anonymous()
-        } else {
-            Simulator::credentials().map_err(|error| Failure::Other(error.to_string()))?
-        };
-        Ok(Self {
-            settings,
-            url: simulator.url().to_owned(),
-            credentials,
-            simulator: Some(simulator),
-            service: None,
-            threads,
-        })
-    }
-
-    fn place(&self, engine: &Engine) -> Place {
-        let host = rustix::system::uname();
-        let loopback = self.settings.fabric == Some(FabricChoice::Loopback)
-            || engine.fabric() == Ok("loopback");
-        Place {
-            host: host.nodename().to_string_lossy().into_owned(),
-            endpoint: engine.endpoint().to_string(),
-            fabric: engine.fabric().map(str::to_owned).map_err(str::to_owned),
-            simulator: self.simulator.as_ref().map(|_| {
-                format!(
-                    "s3sim, a child process on this host with {} threads",
-                    self.threads
-                )
-            }),
-            simulated: self.simulator.is_some() || loopback,
-            service: self
-                .service
-                .as_ref()
-                .map(|(_, socket)| socket.display().to_string()),
-            // Where there is no CUDA there are none.
-            gpus: gpus::seen(&Topology::read()).unwrap_or_default(),
-        }
     }
 }
 
@@ -323,6 +236,8 @@ struct Bench<'a> {
     place: Place,
     server: &'a Server,
     engine: &'a Engine,
+    /// Which threads take in turn.
+    memories: Vec<Memory>,
     watch: Watch<'a>,
     json_to_stdout: bool,
 }
@@ -335,7 +250,7 @@ impl Bench<'_> {
 
     fn check(&self, rows: &[Row]) -> Result<(), Failure> {
         let synthetic = self.server.simulator.is_some();
-        for row in rows
+        for &row in rows
             .iter()
             .filter(|row| row.threads == self.args.threads[0])
         {
@@ -345,14 +260,9 @@ impl Bench<'_> {
                 return Err(Failure::Usage(text.into()));
             }
             let name = (&*self.args.bucket, &*key);
-            check::object(
-                self.engine,
-                name,
-                row.size,
-                row.policy,
-                synthetic,
-                self.watch,
-            )?;
+            for &memory in &self.memories {
+                check::object(self.engine, name, row, memory, synthetic, self.watch)?;
+            }
         }
         Ok(())
     }
@@ -368,7 +278,7 @@ impl Bench<'_> {
         let mut all = Tally::new().map_err(|error| Failure::Other(error.to_string()))?;
         let mut rounds = Vec::with_capacity(self.args.rounds);
         for _ in 0..self.args.rounds {
-            let (window, tally) = load::run(engine, &self.args.bucket, &keys, row, times, watch)?;
+            let (window, tally) = self.load(&keys, row, times)?;
             if tally.failed > 0 {
                 watch.check_after_failures()?;
             }
@@ -398,11 +308,19 @@ impl Bench<'_> {
         })
     }
 
+    fn load(&self, keys: &[Arc<str>], row: Row, times: Times) -> Result<(Window, Tally), Failure> {
+        let objects = (&*self.args.bucket, keys);
+        load::run(self.engine, objects, row, &self.memories, times, self.watch)
+    }
+
     fn floor(&self, row: Row, keys: &[Arc<str>], by_rdma: bool) -> Result<Floor, Failure> {
         let times = Times {
             warm_up: self.args.floor.0 / 4,
             window: self.args.floor.0,
         };
+        if by_rdma && self.args.memory != MemoryKind::Host {
+            return floor::copies(&self.memories, row, times, self.watch);
+        }
         if by_rdma {
             let workers = (self.server.threads, times);
             return floor::memcpy(self.engine, &keys[0], row, workers, self.watch);
@@ -447,6 +365,9 @@ impl Bench<'_> {
                 "via the host service at {socket}: memory, connections and processor time of requests are its own\n"
             );
         }
+        if place.memory != MemoryKind::Host {
+            text += &format!("bytes land in the memory of {}\n", place.memory);
+        }
         if let Err(why) = &place.fabric {
             text += &format!("no RDMA: {why}\n");
         }
@@ -462,6 +383,9 @@ impl Bench<'_> {
         };
         if any(floor::Kind::Recv) {
             text += "floor of http: as many bare sockets as requests in flight, recv(MSG_WAITALL) of the same parts into touched memory; measured after each round\n";
+        }
+        if any(floor::Kind::Copy) {
+            text += "floor of rdma into a GPU: bare copies of the same size (64 MiB at most) from pinned memory, as many at once as GETs (64 at most)\n";
         }
         if any(floor::Kind::Memcpy) {
             text += &format!(

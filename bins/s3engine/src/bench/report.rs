@@ -7,6 +7,7 @@ use s3engine::Engine;
 use serde_json::{Value, json};
 
 use crate::bench::floor::{Floor, Kind};
+use crate::bench::memory::MemoryKind;
 use crate::bench::rows::Row;
 use crate::bench::tally::Tally;
 use crate::bench::window::Window;
@@ -134,6 +135,7 @@ pub(crate) struct Place {
     pub(crate) simulated: bool,
     /// The socket of the host service that it was measured through.
     pub(crate) service: Option<String>,
+    pub(crate) memory: MemoryKind,
     pub(crate) gpus: Vec<Gpu>,
 }
 
@@ -169,7 +171,7 @@ fn run_json(place: &Place, run: &Run) -> Value {
         "threads": row.threads,
         "in_flight": row.in_flight,
         "object_size": row.size.0,
-        "memory": "host",
+        "memory": place.memory.to_string(),
         "policy": row.policy.as_str(),
         "endpoint": place.endpoint,
         "simulated": place.simulated,
@@ -270,6 +272,7 @@ pub(crate) mod tests {
             simulator: Some("s3sim".into()),
             simulated: true,
             service: None,
+            memory: MemoryKind::Gpu(1),
             gpus: vec![gpus::tests::gpu()],
         }
     }
@@ -285,6 +288,7 @@ pub(crate) mod tests {
         );
         let run = &json["runs"][0];
         assert_eq!(run["simulated"], true);
+        assert_eq!(run["memory"], "cuda:1");
         assert_eq!(
             (&run["mode"], &run["processes"]),
             (&json!("embedded"), &json!(1))

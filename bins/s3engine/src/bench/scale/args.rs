@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use s3engine::Policy;
 
+use crate::bench::memory::MemoryKind;
 use crate::bench::rows::KeyTemplate;
 use crate::cli::Common;
 use crate::config::Settings;
@@ -83,11 +84,11 @@ pub(crate) struct ScaleArgs {
     #[arg(long, value_name = "TIME")]
     pub(crate) control_timeout: Option<Span>,
 
-    /// Whose memory: host, or cuda[:N]
+    /// Where the bytes land: host, or the memory of a GPU: cuda[:N], or process by process of all: cuda:all
     #[arg(long, value_name = "KIND", default_value = "host")]
-    pub(crate) memory: String,
+    pub(crate) memory: MemoryKind,
 
-    /// Which GPU each process has, with --memory cuda: the same one, or one each
+    /// Which GPU each process has, with --memory cuda: the same one, or one each in turn
     #[arg(long, value_name = "HOW")]
     pub(crate) gpus: Option<Gpus>,
 
@@ -158,13 +159,21 @@ const DAY: f64 = 86_400.0;
 /// Which GPU each process has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Gpus {
-    /// All have the first.
+    /// All have the same one
     Same,
-    /// Each has one of its own.
+    /// Each has the next one of all
     Spread,
 }
 
 impl ScaleArgs {
+    /// What memory the processes take in turn.
+    pub(crate) fn memory(&self) -> MemoryKind {
+        match (self.memory, self.gpus) {
+            (MemoryKind::Gpu(_), Some(Gpus::Spread)) => MemoryKind::AllGpus,
+            (memory, _) => memory,
+        }
+    }
+
     /// Refuses what cannot be meant, and what this build cannot do.
     pub(crate) fn check(&self, settings: &Settings) -> Result<(), Failure> {
         let usage = |text: String| Err(Failure::Usage(text));
@@ -188,15 +197,17 @@ impl ScaleArgs {
         if self.size.iter().any(|size| size.0 < 1 << 10) {
             return usage("--size: objects of at least 1 KiB".into());
         }
-        match self.memory.split(':').next() {
-            Some("host") if self.memory == "host" => {}
-            Some("cuda") => {
-                return usage("--memory cuda: this version has no CUDA memory".into());
+        match (self.memory, self.gpus) {
+            (MemoryKind::Host, Some(_)) => {
+                let text = "--gpus says which GPU each process has: it needs --memory cuda";
+                return usage(text.into());
             }
-            _ => return usage(format!("--memory {}: host or cuda[:N]", self.memory)),
-        }
-        if self.gpus.is_some() {
-            return usage("--gpus says which GPU each process has: it needs --memory cuda".into());
+            (MemoryKind::AllGpus, Some(Gpus::Same)) => {
+                return usage(
+                    "--gpus same: one GPU is meant, and --memory cuda:all are all".into(),
+                );
+            }
+            _ => {}
         }
         if !self.rails.is_empty() {
             return usage(

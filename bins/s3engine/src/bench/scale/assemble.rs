@@ -43,7 +43,7 @@ pub(crate) fn run(
         in_flight: args.in_flight,
         object_size: case.size,
         buffer_size: case.size,
-        memory: args.memory.clone(),
+        memory: args.memory().to_string(),
         register: case.register,
         policy: case.policy.to_string(),
         endpoint: server.url.clone(),

@@ -253,7 +253,7 @@ const FACTS: [(&str, Fact); 9] = [
         each(report, |host| host.name.clone().into())
     }),
     ("cores", |report| each(report, |host| host.cores.into())),
-    ("memory", |report| {
+    ("host memory", |report| {
         each(report, |host| host.memory_bytes.into())
     }),
     ("kernel", |report| {

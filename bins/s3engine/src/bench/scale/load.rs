@@ -7,6 +7,7 @@ use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
+use s3engine::cuda::NotAUuid;
 use s3engine::{Buffer, Completion, Engine, Flags, Get, Memory, Policy, Queue, QueueOptions};
 
 use super::message::{Count, Task, Times};
@@ -112,6 +113,7 @@ pub(crate) struct Load<'a> {
     task: &'a Task,
     shared: &'a Shared,
     policy: Policy,
+    memory: Memory,
     queue: Queue,
     buffers: Vec<Buffer>,
     seen: Seen,
@@ -132,15 +134,18 @@ impl<'a> Load<'a> {
             .policy
             .parse()
             .map_err(|_| format!("no policy {}", task.policy))?;
-        let buffers = engine
-            .pool()
-            .alloc_many(task.in_flight, task.size, Memory::Host);
+        let memory = match &task.gpu {
+            Some(uuid) => Memory::Cuda(uuid.parse().map_err(|error: NotAUuid| error.to_string())?),
+            None => Memory::Host,
+        };
+        let buffers = engine.pool().alloc_many(task.in_flight, task.size, memory);
         let of_thread = |error| format!("memory of thread {nth}: {error}");
         Ok(Self {
             engine,
             task,
             shared,
             policy,
+            memory,
             queue: engine.queue(QueueOptions {
                 capacity: task.in_flight.max(1),
             }),
@@ -277,7 +282,7 @@ impl<'a> Load<'a> {
             let lease = || {
                 self.engine
                     .pool()
-                    .try_alloc(self.task.size, Memory::Host)
+                    .try_alloc(self.task.size, self.memory)
                     .ok()
             };
             let buffer = completion.into_buffer().or_else(lease);

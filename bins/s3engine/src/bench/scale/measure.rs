@@ -17,6 +17,8 @@
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
+use s3engine::Memory;
+
 use crate::bench::rows::KeyTemplate;
 use crate::bench::simulator::Simulator;
 use crate::bench::watch::Watch;
@@ -68,6 +70,8 @@ pub(crate) struct Measured {
 pub(crate) struct Bench<'a> {
     pub(crate) args: &'a ScaleArgs,
     pub(crate) server: &'a Server,
+    /// Which processes take in turn.
+    pub(crate) memories: &'a [Memory],
     pub(crate) watch: Watch<'a>,
     pub(crate) progress: &'a Progress,
 }
@@ -131,6 +135,10 @@ impl Bench<'_> {
             threads: args.threads,
             in_flight: args.in_flight,
             size: case.size,
+            gpu: match self.memories[nth % self.memories.len()] {
+                Memory::Cuda(uuid) => Some(uuid.to_string()),
+                _ => None,
+            },
             policy: case.policy.to_string(),
             register: case.register,
             bucket: args.bucket.clone(),

@@ -74,6 +74,8 @@ pub(crate) struct Task {
     pub(crate) threads: usize,
     pub(crate) in_flight: usize,
     pub(crate) size: u64,
+    /// The GPU whose memory the bytes land in, by its UUID; host memory where absent.
+    pub(crate) gpu: Option<String>,
     pub(crate) policy: String,
     pub(crate) register: Register,
     pub(crate) bucket: String,

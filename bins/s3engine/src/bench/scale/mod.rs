@@ -35,6 +35,7 @@ mod worker;
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use s3engine::Memory;
 use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -48,6 +49,7 @@ use self::run::{Build, Host, Report, Run, SCHEMA, Stopped};
 use self::site::Server;
 pub(crate) use self::worker::run as worker;
 use crate::bench::json_file::JsonFile;
+use crate::bench::memory::MemoryKind;
 use crate::bench::out::Out;
 use crate::bench::outputs::distinct;
 use crate::bench::watch::Watch;
@@ -71,6 +73,7 @@ pub(crate) fn run(
     if matches!(html, Some(JsonFile::Stdout)) {
         return Err(Failure::Usage("--html: a page is written to a file".into()));
     }
+    let memories = args.memory().in_turn()?;
     let server = Server::of(args, settings, interrupt)?;
     let host = Host::this();
     let out = Out {
@@ -83,7 +86,7 @@ pub(crate) fn run(
     if let Some(why) = &server.untold {
         out.note(&format!("the server's counters are not known: {why}"))?;
     }
-    let ended = rows(args, &server, watch, &out, &mut report);
+    let ended = rows(args, &server, &memories, watch, &out, &mut report);
     report.interrupted = matches!(ended, Err(Failure::Interrupted(_)))
         || report
             .runs
@@ -130,6 +133,7 @@ fn begin(args: &ScaleArgs, settings: &Settings, host: Host) -> Report {
 fn rows(
     args: &ScaleArgs,
     server: &Server,
+    memories: &[Memory],
     watch: Watch<'_>,
     out: &Out,
     report: &mut Report,
@@ -139,6 +143,7 @@ fn rows(
     let bench = Bench {
         args,
         server,
+        memories,
         watch,
         progress: &progress,
     };
@@ -232,6 +237,9 @@ fn introduction(args: &ScaleArgs, server: &Server, host: &Host) -> String {
         ),
         (None, _) => format!("endpoint {}\n", server.url),
     };
+    if args.memory() != MemoryKind::Host {
+        text += &format!("bytes land in the memory of {}\n", args.memory());
+    }
     if let Some(rate) = server.line_rate {
         text += &format!("line rate {rate:.2} GB/s\n");
     }
@@ -271,6 +279,7 @@ fn shown(args: &ScaleArgs, settings: &Settings) -> BTreeMap<String, Value> {
         "server-metrics": args.server_metrics,
         "model": args.model,
         "faults": path(&args.faults),
+        "memory": args.memory().to_string(),
         "bucket": args.bucket,
         "key-template": args.key_template.to_string(),
         "objects": args.objects,
