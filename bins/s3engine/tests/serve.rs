@@ -493,7 +493,7 @@ fn several_endpoints_share_one_pool_and_clients_name_them() {
     assert!(!screen.contains(world.sim.secret_key()));
     // Each GPU, or why there is none.
     let gpus = screen.lines().filter(|line| line.starts_with("  gpu "));
-    let told = |line: &str| line.contains(": NVIDIA ") || line.contains("none: no CUDA on this");
+    let told = |line: &str| line.contains(" GPU-") || line.contains("none: no CUDA on this");
     assert!(
         gpus.clone().count() > 0 && gpus.clone().all(told),
         "{screen}"
