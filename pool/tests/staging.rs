@@ -232,25 +232,25 @@ fn who_waits_for_the_slot_itself_gets_it_when_the_copy_has_ended() {
 
 #[test]
 fn who_fills_a_window_again_is_not_overwritten_by_the_first_try() {
-    Standin::default()
-        .delay(Duration::from_millis(300))
-        .run(|| {
-            let pool = pool();
-            let mut landing = buffer(&pool, 2 * MIB).into_landing();
-            let mut window = landing.window(0, 2 * MIB).unwrap();
-            let mut first = window.filling();
-            block_on(first.write(0, &vec![1; 2 * MIB as usize])).unwrap();
-            drop(first);
-            let mut second = window.filling();
-            block_on(second.write(0, &[2; 10])).unwrap();
-            block_on(second.finish()).unwrap();
-            let mut third = window.filling();
-            block_on(third.write(0, &vec![3; 2 * MIB as usize])).unwrap();
-            block_on(third.stop());
-            drop(window);
-            let buffer = landing.finish().expect("what stops is waited for");
-            assert!(all_of(&buffer) == vec![3; 2 * MIB as usize]);
-        });
+    Standin::default().delay(LONG).run(|| {
+        let pool = pool();
+        let mut landing = buffer(&pool, 2 * MIB).into_landing();
+        let mut window = landing.window(0, 2 * MIB).unwrap();
+        let mut first = window.filling();
+        block_on(first.write(0, &vec![1; 2 * MIB as usize])).unwrap();
+        drop(first);
+        let mut second = window.filling();
+        let at_once = block_on(within(1, second.write(0, &[2; 10])));
+        assert_eq!(at_once, None, "the first copy comes first");
+        block_on(second.write(0, &[2; 10])).unwrap();
+        block_on(second.finish()).unwrap();
+        let mut third = window.filling();
+        block_on(third.write(0, &vec![3; 2 * MIB as usize])).unwrap();
+        block_on(third.stop());
+        drop(window);
+        let buffer = landing.finish().expect("what stops is waited for");
+        assert!(all_of(&buffer) == vec![3; 2 * MIB as usize]);
+    });
 }
 
 /// One of six fillings fails, for one call of the driver did. All slots come back, and the others are right.
