@@ -234,6 +234,11 @@ fn who_waits_for_the_slot_itself_gets_it_when_the_copy_has_ended() {
 fn who_fills_a_window_again_is_not_overwritten_by_the_first_try() {
     Standin::default().delay(LONG).run(|| {
         let pool = pool();
+        // Both chunks are there from now on.
+        leave_behind(
+            &mut buffer(&pool, 4 * MIB).into_landing(),
+            &vec![0; 4 * MIB as usize],
+        );
         let mut landing = buffer(&pool, 2 * MIB).into_landing();
         let mut window = landing.window(0, 2 * MIB).unwrap();
         let mut first = window.filling();
