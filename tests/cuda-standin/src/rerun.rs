@@ -15,6 +15,8 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 /// Names the test in the process that runs it.
 const TEST: &str = "S3ENGINE_STANDIN_TEST";
+/// What it is where all tests run.
+const ALL: &str = "all of them";
 /// Tells one process of a test from another.
 const ROLE: &str = "S3ENGINE_STANDIN_ROLE";
 /// Where that process shows that it came to its end.
@@ -80,31 +82,46 @@ impl Standin {
             return fs::write(ran, "").expect("the folder of the test is there");
         }
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let (ran, out) = (folder.path().join("ran"), folder.path().join("out"));
+        let ran = folder.path().join("ran");
         let mut command = same_test(test);
         command.env(TEST, test).env(RAN, &ran);
-        command.env("LD_LIBRARY_PATH", libraries(folder.path()));
-        command.env("S3ENGINE_STANDIN_STATE", folder.path().join("state"));
-        command
-            .env_remove("CUDA_VISIBLE_DEVICES")
-            .envs(&self.settings);
+        let said = self.finish(command, folder.path());
+        assert!(ran.exists(), "{test} did not run:\n{said}");
+    }
+
+    /// Runs all tests of this program once more, each of which takes what driver it finds; called in one of them.
+    /// Returns what they said; in that process itself nothing is left to do.
+    pub fn run_all(self) -> Option<String> {
+        if env::var(TEST).is_ok_and(|running| running == ALL) {
+            return None;
+        }
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let mut command = this_program();
+        command.arg("--nocapture").env(TEST, ALL);
+        Some(self.finish(command, folder.path()))
+    }
+
+    /// Runs a command with the stand-in to its good end. Returns what it said.
+    fn finish(&self, mut command: Command, folder: &Path) -> String {
+        let out = folder.join("out");
         let file = File::create(&out).expect("a file for what it says");
-        command
-            .stderr(file.try_clone().expect("two of it"))
-            .stdout(file);
-        let ended = wait(
-            command
-                .process_group(0)
-                .spawn()
-                .expect("this program starts"),
-        );
+        command.stderr(file.try_clone().expect("two of it"));
+        command.stdout(file).process_group(0);
+        command.env("LD_LIBRARY_PATH", libraries(folder));
+        command.env("S3ENGINE_STANDIN_STATE", folder.join("state"));
+        command.env_remove("CUDA_VISIBLE_DEVICES");
+        command.envs(&self.settings);
+        let ended = wait(command.spawn().expect("this program starts"));
         let said = fs::read(&out).unwrap_or_default();
-        let said = String::from_utf8_lossy(&said);
-        let good = ended.is_some_and(|status| status.success()) && ran.exists();
-        let how = ended.map_or("killed after too long".to_owned(), |status| {
-            status.to_string()
-        });
-        assert!(good, "{test} with the stand-in: {how}; it said:\n{said}");
+        let said = String::from_utf8_lossy(&said).into_owned();
+        let Some(status) = ended else {
+            panic!("with the stand-in: killed after {PATIENCE:?}; it said:\n{said}");
+        };
+        assert!(
+            status.success(),
+            "with the stand-in: {status}; it said:\n{said}"
+        );
+        said
     }
 }
 
@@ -128,8 +145,12 @@ fn test_of(closure: &'static str) -> &'static str {
     test.expect("a closure that is written in the test's own function")
 }
 
+fn this_program() -> Command {
+    Command::new(env::current_exe().expect("this program is a file"))
+}
+
 fn same_test(test: &str) -> Command {
-    let mut command = Command::new(env::current_exe().expect("this program is a file"));
+    let mut command = this_program();
     command.args([
         test,
         "--exact",

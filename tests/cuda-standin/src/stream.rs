@@ -10,10 +10,10 @@ use crate::abi::Out;
 use crate::codes::{
     Answer, INVALID_HANDLE, INVALID_VALUE, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY,
 };
-use crate::context::Context;
+use crate::context::{Context, current};
 use crate::copy::{Copy, Fill};
 use crate::driver::{Driver, lock};
-use crate::gate::{host_function, in_context};
+use crate::gate::{call, host_function, in_context};
 
 pub struct Stream {
     pub context: Arc<Context>,
@@ -260,6 +260,19 @@ extern "C" fn cuStreamQuery(stream: u64) -> u32 {
     })
 }
 
+/// Of the default stream it is the context that is current.
+#[unsafe(no_mangle)]
+extern "C" fn cuStreamGetCtx(stream: u64, context: Out<u64>) -> u32 {
+    call("cuStreamGetCtx", |driver| {
+        let of = match lock(&driver.streams).get(&stream) {
+            Some(stream) => stream.context.handle,
+            None if stream <= 2 => current()?.handle,
+            None => return Err(INVALID_HANDLE),
+        };
+        context.set(of)
+    })
+}
+
 #[unsafe(no_mangle)]
 extern "C" fn cuStreamWaitEvent(stream: u64, event: u64, flags: u32) -> u32 {
     in_context("cuStreamWaitEvent", |driver, context| {
@@ -284,9 +297,9 @@ extern "C" fn cuStreamWaitEvent(stream: u64, event: u64, flags: u32) -> u32 {
 #[unsafe(no_mangle)]
 extern "C" fn cuLaunchHostFunc(stream: u64, function: Option<HostFn>, data: *mut c_void) -> u32 {
     in_context("cuLaunchHostFunc", |driver, context| {
-        let call = HostFunction(function.ok_or(INVALID_VALUE)?, data);
+        let function = HostFunction(function.ok_or(INVALID_VALUE)?, data);
         submit(driver, context, stream, Duration::ZERO, |_| {
-            Ok(Work::Call(call))
+            Ok(Work::Call(function))
         })
         .map(drop)
     })

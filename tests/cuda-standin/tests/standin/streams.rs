@@ -162,6 +162,12 @@ fn events_have_times_and_a_context() {
             "of another context"
         );
         ok!(cuEventQuery(from));
+        let of: sys::CUcontext = {
+            let mut context = std::ptr::null_mut();
+            ok!(cuStreamGetCtx(stream, &raw mut context));
+            context
+        };
+        assert_eq!(of, first);
         ok!(cuCtxSetCurrent(first));
         ok!(cuEventDestroy_v2(from));
         assert_eq!(code!(cuEventDestroy_v2(from)), 400);
