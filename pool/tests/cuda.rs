@@ -1,5 +1,5 @@
 //! CUDA slabs, on whatever driver there is. Without a device these tests say that they are skipped, but for one: then
-//! there must be a clear error.
+//! there must be a clear error. All of them run with the stand-in for the driver too.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -67,6 +67,13 @@ fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     while !holds() {
         assert!(Instant::now() < until, "not in time: {what}");
         std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn all_of_this_with_the_stand_in() {
+    if let Some(said) = cuda_standin::Standin::default().run_all() {
+        assert!(!said.contains("skipped: "), "{said}");
     }
 }
 
