@@ -15,6 +15,8 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 /// Names the test in the process that runs it.
 const TEST: &str = "S3ENGINE_STANDIN_TEST";
+/// Names the library, where it is not beside the test.
+const LIBRARY: &str = "S3ENGINE_STANDIN_LIBRARY";
 /// What it is where all tests run.
 const ALL: &str = "all of them";
 /// Tells one process of a test from another.
@@ -172,8 +174,12 @@ fn libraries(folder: &Path) -> String {
     format!("{}:{before}", driver.display())
 }
 
-/// The library, which cargo puts beside the tests that depend on this crate.
+/// The library, which cargo puts beside the tests that depend on this crate. A sanitizer's is no library that another
+/// program can load: then the environment names one that was built without.
 fn built() -> PathBuf {
+    if let Some(named) = env::var_os(LIBRARY) {
+        return PathBuf::from(named);
+    }
     let program = env::current_exe().expect("this program is a file");
     let beside = program.parent().expect("a file is in a folder");
     let places = [beside.to_owned(), beside.join("deps")];
