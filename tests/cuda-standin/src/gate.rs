@@ -2,11 +2,12 @@
 
 use std::cell::Cell;
 use std::env;
+use std::io::{self, Write};
 use std::process;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::codes::{
-    Answer, Code, INVALID_VALUE, NO_DEVICE, NOT_INITIALIZED, NOT_PERMITTED, UNKNOWN,
+    Answer, Code, INVALID_VALUE, NO_DEVICE, NOT_INITIALIZED, NOT_PERMITTED, NOT_READY, UNKNOWN,
 };
 use crate::context::{self, Context};
 use crate::driver::{Driver, lock};
@@ -29,18 +30,34 @@ pub fn always(name: &str, what: impl FnOnce() -> Answer) -> u32 {
 
 /// A call that needs `cuInit`.
 pub fn call(name: &str, what: impl FnOnce(&'static Driver) -> Answer) -> u32 {
-    number(entered(name, None).and_then(what))
+    told(name, entered(name, None).map(what))
 }
 
 /// A call that needs a current context too, on a device that did not fail.
 pub fn in_context(name: &str, what: impl FnOnce(&'static Driver, &Arc<Context>) -> Answer) -> u32 {
-    let answer = initialized().and_then(|driver| {
-        let context = context::current()?;
-        driver.sound(context.device)?;
-        entered(name, Some(&context))?;
-        what(driver, &context)
-    });
-    number(answer)
+    let context = initialized().and_then(|_| context::current());
+    let context = match context {
+        Ok(context) => context,
+        Err(code) => return told(name, Ok(Err(code))),
+    };
+    let entered = entered(name, Some(&context));
+    told(name, entered.map(|driver| what(driver, &context)))
+}
+
+/// Tells of a call that was refused for what it is, not for what was planted: nobody may have looked at the answer.
+fn told(name: &str, answer: Answer<Answer>) -> u32 {
+    if let Ok(Err(code)) = answer
+        && code != NOT_READY
+        && settings().is_ok_and(|settings| settings.tell)
+    {
+        let line = format!(
+            "stand-in of the CUDA driver: {name} was refused with {}\n",
+            code.0
+        );
+        // In one piece, among what other threads say.
+        let _ = io::stderr().write_all(line.as_bytes());
+    }
+    number(answer.and_then(|answer| answer))
 }
 
 /// Runs a function that was queued; it may not call the driver.
@@ -100,6 +117,9 @@ fn initialized() -> Answer<&'static Driver> {
 
 fn entered(name: &str, context: Option<&Context>) -> Answer<&'static Driver> {
     let driver = initialized()?;
+    if let Some(context) = context {
+        driver.sound(context.device)?;
+    }
     if let Err(code) = driver.settings.faults.count(name) {
         if let Some(context) = context {
             driver.fail(context.device, code);

@@ -33,6 +33,7 @@
 //! | `S3ENGINE_STANDIN_VERSION` | what `cuDriverGetVersion` says | 13000 |
 //! | `S3ENGINE_STANDIN_DELAY_US` | how late each asynchronous copy begins | 100 |
 //! | `S3ENGINE_STANDIN_FAULTS` | `NAME=CODE`, `NAME=CODE@N`, `NAME=CODE@N-M`, by commas: the calls of that name from the N-th to the M-th fail | none |
+//! | `S3ENGINE_STANDIN_TELL` | 1: each call that is refused, but for faults, is told on standard error | 0 |
 //! | `S3ENGINE_STANDIN_STATE` | a folder where processes count memory in use together (`cuMemGetInfo`) | each alone |
 //!
 //! Unsafe code is in the nature of this crate: it is handed pointers by callers in other languages, and copies between
@@ -59,4 +60,4 @@ mod space;
 mod stream;
 mod vmm;
 
-pub use rerun::{Standin, again, role, with_standin};
+pub use rerun::{Standin, again, refused, role, with_standin};

@@ -1,7 +1,7 @@
 //! Runs a test once more, in a process of its own that loads the stand-in for the driver.
 
 use std::any::type_name;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
@@ -111,6 +111,7 @@ impl Standin {
         command.stdout(file).process_group(0);
         command.env("LD_LIBRARY_PATH", libraries(folder));
         command.env("S3ENGINE_STANDIN_STATE", folder.join("state"));
+        command.env("S3ENGINE_STANDIN_TELL", "1");
         command.env_remove("CUDA_VISIBLE_DEVICES");
         command.envs(&self.settings);
         let ended = wait(command.spawn().expect("this program starts"));
@@ -125,6 +126,16 @@ impl Standin {
         );
         said
     }
+}
+
+/// The calls that were refused, by what a process said: also those whose answers nobody looked at.
+pub fn refused(said: &str) -> Vec<&str> {
+    let refused = said.lines().filter_map(|line| {
+        let (before, _) = line.split_once(" was refused with ")?;
+        Some(before.split_once("CUDA driver: ")?.1)
+    });
+    let names: BTreeSet<_> = refused.collect();
+    names.into_iter().collect()
 }
 
 /// The same test in one more process, of this name: for tests of several processes.

@@ -16,6 +16,8 @@ pub struct Settings {
     /// What the driver says of itself: 13000 is 13.0.
     pub version: u64,
     pub faults: Faults,
+    /// Whether each call that is refused is told on standard error.
+    pub tell: bool,
     /// Where processes tell each other how much they have.
     pub state: Option<PathBuf>,
 }
@@ -38,6 +40,7 @@ impl Settings {
             version: number(&variable, "S3ENGINE_STANDIN_VERSION", 13000)?,
             faults: Faults::parse(&faults)
                 .map_err(|why| format!("S3ENGINE_STANDIN_FAULTS: {why}"))?,
+            tell: number(&variable, "S3ENGINE_STANDIN_TELL", 0)? != 0,
             state: variable("S3ENGINE_STANDIN_STATE").map(PathBuf::from),
         })
     }

@@ -1,6 +1,6 @@
 //! Calls that fail because a test wants it.
 
-use cuda_standin::Standin;
+use cuda_standin::{Standin, again, refused, role};
 
 use crate::calls::{MIB, alloc, create_code, event, pinned, start, stream, write};
 
@@ -67,5 +67,31 @@ fn a_driver_may_be_old() {
 fn a_fault_that_is_none_is_said() {
     Standin::default().faults("cuMemCreate").run(|| {
         assert_eq!(code!(cuInit(0)), 999);
+    });
+}
+
+#[test]
+fn calls_that_are_refused_are_told_but_not_those_that_were_to_fail() {
+    Standin::default().faults("cuMemFree_v2=1@1-1").run(|| {
+        if role().is_none() {
+            let said = again("calls").output().unwrap().stderr;
+            let said = String::from_utf8(said).unwrap();
+            assert_eq!(
+                refused(&said),
+                ["cuCtxSynchronize", "cuMemRelease"],
+                "{said}"
+            );
+            return;
+        }
+        let mut count = 0;
+        code!(cuDeviceGetCount(&raw mut count));
+        ok!(cuInit(0));
+        assert_eq!(code!(cuCtxSynchronize()), 201);
+        start(0);
+        let address = alloc(MIB);
+        assert_eq!(code!(cuMemFree_v2(address)), 1);
+        ok!(cuMemFree_v2(address));
+        assert_eq!(code!(cuMemRelease(0)), 1);
+        ok!(cuEventQuery(event()));
     });
 }
