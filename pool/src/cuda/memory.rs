@@ -327,7 +327,7 @@ impl<'a> Handle<'a> {
         let pointer = std::ptr::without_provenance_mut(address as usize);
         // SAFETY: writes one handle; the driver looks the address up, and never reads what is there.
         let said = unsafe { sys::cuMemRetainAllocationHandle(&raw mut handle, pointer) };
-        (said == sys::CUresult::CUDA_SUCCESS).then_some(Self { gpu, handle })
+        (said == sys::CUresult::CUDA_SUCCESS).then(|| Self { gpu, handle })
     }
 
     pub(super) fn export(&self) -> Result<OwnedFd, CudaError> {

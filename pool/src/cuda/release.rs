@@ -135,8 +135,12 @@ impl Recorded {
 impl Drop for Recorded {
     fn drop(&mut self) {
         if !self.event.is_null() {
-            // SAFETY: an event that this value made, destroyed once.
-            let _ = unsafe { sys::cuEventDestroy_v2(self.event) };
+            let _ = self.within(|event| {
+                // SAFETY: an event that this value made, destroyed once.
+                check("destroying an event", &"the stream's device", unsafe {
+                    sys::cuEventDestroy_v2(*event)
+                })
+            });
         }
     }
 }
