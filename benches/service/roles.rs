@@ -119,8 +119,9 @@ fn stats(pool: &Pool) -> String {
     let stats = pool.stats();
     let cuda: u64 = stats.cuda.iter().map(|device| device.mapped).sum();
     format!(
-        "{} registrations, {} failed, {} slabs made, {} MiB of devices",
+        "{} registrations ({} that a GET waited for), {} failed, {} slabs made, {} MiB of devices",
         stats.ledger.registered,
+        stats.ledger.registered - stats.ledger.ahead,
         stats.ledger.failed,
         stats.slabs_made,
         cuda >> 20

@@ -1,8 +1,8 @@
 //! The registration ledger: for each (slab, segment, fabric) whether it is registered, or why not.
 //!
-//! Registered once, at first use, and read without a lock from then on. A failure is kept, not tried
-//! again for every transfer. Revocation is the pool's (see `quarantine`), after which a segment is
-//! unregistered and the next use registers it anew.
+//! Registered once, at first use or, for clients of a service, when the slab is made; read without a lock from
+//! then on. A failure is kept, not tried again for every transfer. Revocation is the pool's (see `quarantine`),
+//! after which a segment is unregistered and the next use registers it anew.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
@@ -103,6 +103,7 @@ struct Entry {
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) registered: AtomicU64,
+    pub(crate) ahead: AtomicU64,
     pub(crate) failed: AtomicU64,
     pub(crate) revoked: AtomicU64,
     pub(crate) unconfirmed: AtomicU64,
@@ -114,6 +115,8 @@ pub(crate) struct Counters {
 pub struct LedgerStats {
     /// Registrations that succeeded.
     pub registered: u64,
+    /// Of these, made together with their slab: no GET waited for them.
+    pub ahead: u64,
     /// Registrations that failed.
     pub failed: u64,
     /// Registrations revoked and confirmed.
@@ -129,6 +132,7 @@ impl Counters {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         LedgerStats {
             registered: load(&self.registered),
+            ahead: load(&self.ahead),
             failed: load(&self.failed),
             revoked: load(&self.revoked),
             unconfirmed: load(&self.unconfirmed),

@@ -13,7 +13,7 @@ use crate::client::{Client, ClientId, ClientOptions, Handle};
 use crate::cuda::{CudaError, CudaKind, CudaMemory, Gpu, Staging, Uuid};
 use crate::group::Groups;
 use crate::host::HostMemory;
-use crate::ledger::{Counters, FabricId, RegistrationUse, UnregisteredWhy};
+use crate::ledger::{Counters, FabricId, RegistrationUse, UnregisteredWhy, segment_len};
 use crate::memory::{Memory, SLAB_ALIGN};
 use crate::options::{CudaStats, MemoryBound, PoolError, PoolOptions};
 use crate::process::Process;
@@ -132,6 +132,10 @@ impl Shared {
             Found::Slot(slab, place) => return Ok(self.hand_out(slab, place)),
             Found::Room(room) => self.make_slab(client, room, wanted)?,
         };
+        // Whoever owns the pool and uses it himself may have no use for any fabric.
+        if client.id != Self::HOST {
+            self.register_ahead(&slab);
+        }
         let mut accounts = self.lock();
         let added = accounts.add(&slab);
         let leased = added.and_then(|()| accounts.lease(client, wanted));
@@ -241,6 +245,19 @@ impl Shared {
             // Unconfirmed is counted by the ledger; the mapping goes either way, so nobody reads it again.
             let _ = self.revoke(&entry.slab, deadline);
             entry.end();
+        }
+    }
+
+    /// Registers a new slab, so that no GET waits for that. A refusal is kept, and told to the GET that meets it.
+    fn register_ahead(&self, slab: &Slab) {
+        for (nth, registrar) in self.fabrics.iter().enumerate() {
+            let limit = segment_len(&**registrar);
+            for start in (0..slab.len()).step_by(usize::try_from(limit).unwrap_or(usize::MAX)) {
+                let len = limit.min(slab.len() - start);
+                if self.register(slab, FabricId(nth as u8), start, len).is_ok() {
+                    self.counters.ahead.fetch_add(1, Ordering::Relaxed);
+                }
+            }
         }
     }
 
