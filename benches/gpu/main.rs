@@ -1,6 +1,7 @@
 //! GETs into CUDA memory, beside the bare copies that bound them. Needs a GPU; says so where there is none.
 //!
 //! `cargo bench -p s3engine-benches --bench gpu [-- [check|rates|scale|attach|faults] ROUNDS SECONDS]`
+//! `cargo bench -p s3engine-benches --bench gpu -- reader URL BUCKET KEY BYTES THREADS host|cuda:N`
 //!
 //! Built on another machine, the executable runs by itself: it starts the simulator, the service and workers as
 //! processes of its own. Bytes are checked by copying them back from the device.
@@ -15,6 +16,7 @@ mod place;
 #[path = "../service/process.rs"]
 mod process;
 mod rates;
+mod reader;
 #[path = "../service/roles.rs"]
 mod roles;
 
@@ -29,6 +31,9 @@ fn main() {
         Err(_) => {}
     }
     let args: Vec<String> = std::env::args().skip(1).collect();
+    if args.first().is_some_and(|part| part == "reader") {
+        return reader::run(&args[1..]);
+    }
     let parts = ["check", "rates", "scale", "attach", "faults"];
     let named = |part: &&str| args.iter().any(|arg| arg == part);
     let wanted = |part| !parts.iter().any(named) || named(&part);

@@ -129,7 +129,7 @@ fn stats(pool: &Pool) -> String {
 }
 
 /// The seconds of processor time that this process has used.
-fn cpu() -> f64 {
+pub(super) fn cpu() -> f64 {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
