@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use s3engine::{Fabric, Rdma};
+use s3engine_pool::cuda::CudaKind;
 use s3engine_pool::{RegisterError, Registrar, RegistrationHandle, RevokeError, Segment};
 use s3engine_s3::fabric::TokenError;
 use s3engine_s3::fabric::loopback::Loopback;
@@ -27,6 +28,8 @@ pub enum Failure {
     ClaimRevoked,
     /// Nothing; but a registration covers at most so many bytes.
     SegmentLimit(u64),
+    /// It wants device memory of cuMemAlloc, which the loopback fabric does not take.
+    LegacyCuda,
 }
 
 /// The loopback fabric, failing.
@@ -52,6 +55,13 @@ impl Registrar for FailingFabric {
         match self.failure {
             Failure::SegmentLimit(limit) => limit,
             _ => self.inner.segment_limit(),
+        }
+    }
+
+    fn cuda_kind(&self) -> CudaKind {
+        match self.failure {
+            Failure::LegacyCuda => CudaKind::Legacy,
+            _ => self.inner.cuda_kind(),
         }
     }
 

@@ -6,6 +6,8 @@
 //! `attached SOCKET idle KEY`: prints `idle`, and does nothing.
 //! `attached SOCKET hoard KEY COUNT`: submits COUNT GETs, prints `hoards`, and takes no completion.
 //! `attached SOCKET reap KEY COUNT`: submits COUNT GETs, waits for all, prints `reaps`, takes them; again without end.
+//! `attached SOCKET cuda-rdma KEY N`, `cuda-http KEY N`: as `busy`, only that path, and into memory of the CUDA device
+//! that has the number N here; prints what it is called everywhere after the first.
 //! `attached SOCKET fork KEY`: forks a child that lives on, prints its number, and reads without end.
 
 use std::io::Write;
@@ -29,7 +31,7 @@ fn main() {
     };
     let engine = Engine::connect(socket.as_ref(), options).expect("a service");
     let without_end = |policy| {
-        read(&engine, &key, policy, usize::MAX, |nth| {
+        read(&engine, &key, Memory::Host, policy, usize::MAX, |nth| {
             if nth == 0 {
                 say(&what);
             }
@@ -37,12 +39,32 @@ fn main() {
     };
     match &*what {
         "read" => {
-            read(&engine, &key, Policy::PreferRdma, count, |_| {});
+            read(
+                &engine,
+                &key,
+                Memory::Host,
+                Policy::PreferRdma,
+                count,
+                |_| {},
+            );
             say("done");
         }
         "busy" => without_end(Policy::PreferRdma),
         "http" => without_end(Policy::Http),
         "rdma" => without_end(Policy::RequireRdma),
+        "cuda-rdma" | "cuda-http" => {
+            let policy = match &*what {
+                "cuda-rdma" => Policy::RequireRdma,
+                _ => Policy::Http,
+            };
+            let ordinal = u32::try_from(count).expect("the number of a device");
+            let device = Memory::cuda(ordinal).expect("a device");
+            read(&engine, &key, device, policy, usize::MAX, |nth| {
+                if nth == 0 {
+                    say(&device.to_string());
+                }
+            });
+        }
         "idle" => {
             say("idle");
             std::thread::sleep(PATIENCE);
@@ -69,7 +91,8 @@ fn main() {
                 }
             }
             say(&child.to_string());
-            read(&engine, &key, Policy::PreferRdma, usize::MAX, |_| {});
+            let policy = Policy::PreferRdma;
+            read(&engine, &key, Memory::Host, policy, usize::MAX, |_| {});
         }
         other => panic!("nothing called {other}"),
     }
@@ -91,19 +114,28 @@ fn hoard(engine: &Engine, key: &str, count: usize) -> Queue {
 }
 
 fn check(key: &str, end: &Completion) {
-    let data = end.data().expect("bytes");
-    assert_eq!(content::size_of_key(key), Some(data.len() as u64));
-    content::verify(key, 0, 0, data).expect("the object's bytes");
+    let buffer = end.buffer().expect("a buffer");
+    let mut data = vec![0; end.bytes() as usize];
+    buffer.read_to_host(0, &mut data).expect("bytes");
+    assert_eq!(content::size_of_key(key), Some(end.bytes()));
+    content::verify(key, 0, 0, &data).expect("the object's bytes");
 }
 
 /// GETs into one buffer after the other, four at a time.
-fn read(engine: &Engine, key: &str, policy: Policy, count: usize, mut done: impl FnMut(usize)) {
+fn read(
+    engine: &Engine,
+    key: &str,
+    memory: Memory,
+    policy: Policy,
+    count: usize,
+    mut done: impl FnMut(usize),
+) {
     let size = content::size_of_key(key).expect("the key says its size");
     let mut queue = engine.queue(QueueOptions { capacity: 4 });
     let (mut pushed, mut ended) = (0, 0);
     while ended < count {
         while pushed < count && queue.outstanding() < 4 {
-            let buffer = engine.pool().alloc(size, Memory::Host, PATIENCE);
+            let buffer = engine.pool().alloc(size, memory, PATIENCE);
             let get = Get::new("bench", key).into(buffer.expect("memory"));
             queue.push(get.policy(policy)).expect("room");
             queue.submit();
