@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use cudarc::driver::sys;
-use s3engine_pool::cuda::{CudaError, CudaKind, Flush, Gpu, Stream, Uuid, measure_copy};
+use s3engine_pool::cuda::{
+    CudaError, CudaKind, CudaMapping, CudaShare, Flush, Gpu, Pinned, Stream, Uuid, measure_copy,
+};
 use s3engine_pool::{
     Buffer, CopyError, ImportedSlab, Memory, MemoryError, Pool, PoolError, PoolOptions,
     RegisterError, Registrar, RegistrationHandle, RevokeError, Segment,
@@ -231,6 +233,52 @@ fn who_imports_a_slab_sees_the_same_bytes_and_keeps_them() {
     let file = std::fs::File::open("/proc/self/status").unwrap();
     let wrong = s3engine_pool::cuda::CudaShare::Descriptor(std::os::fd::AsFd::as_fd(&file));
     assert!(ImportedSlab::map_cuda(&wrong, export.len, slab, gpu.uuid()).is_err());
+}
+
+#[test]
+fn writes_of_many_threads_are_there_when_they_return() {
+    let Some(Alone(gpu, _alone)) = gpu() else {
+        return;
+    };
+    const PIECE: usize = 100_003;
+    let bytes: &'static [u8] = vec![5; 4 * PIECE].leak();
+    let pool = pool();
+    let len = 24 * PIECE as u64;
+    let buffer = pool.try_alloc(len, Memory::Cuda(gpu.uuid())).unwrap();
+    let export = pool.export(buffer.slot().slab).unwrap();
+    let share = CudaShare::Descriptor(export.share.fd().unwrap());
+    let mapping = CudaMapping::import(gpu, &share, export.len, true).unwrap();
+    let pinned = Pinned::bytes(gpu, bytes).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..8 {
+            let (mapping, buffer) = (&mapping, &buffer);
+            scope.spawn(move || {
+                for nth in 0..3 {
+                    let at = (thread * 3 + nth) * PIECE;
+                    let other = vec![at as u8; PIECE];
+                    let data = match nth {
+                        0 => &bytes[PIECE..2 * PIECE],
+                        _ => &other,
+                    };
+                    mapping.write(at as u64, data).unwrap();
+                    let mut seen = vec![0; PIECE];
+                    buffer.read_to_host(at as u64, &mut seen).unwrap();
+                    assert!(seen == data, "{thread} {nth}");
+                }
+            });
+        }
+    });
+    drop(pinned);
+    // It can be pinned again only where it is not any more.
+    drop(Pinned::bytes(gpu, bytes).unwrap());
+    mapping.write(export.len, &[]).unwrap();
+    for (at, len) in [(export.len, 1), (export.len - 1, 2), (u64::MAX, 1)] {
+        let refused = mapping.write(at, &vec![1; len]);
+        assert!(matches!(refused, Err(CudaError::Unusable { .. })), "{at}");
+    }
+    let mapping = CudaMapping::import(gpu, &share, export.len, false).unwrap();
+    let refused = mapping.write(0, &[1]);
+    assert!(matches!(refused, Err(CudaError::Unusable { .. })));
 }
 
 /// A fabric that knows nothing of memory made by the calls for virtual memory, and notes what it registers.
