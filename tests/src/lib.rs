@@ -14,6 +14,7 @@
 //! - `service`, `processes`, `hostile`: clients of a host service: honest ones, ones that are killed or stopped, ones
 //!   that break the rules.
 //! - `client_kills`, `service_kills`: clients and services that are killed at any moment, over and over.
+//! - `cuda_loopback`, `cuda_service`: memory of CUDA devices, with a stand-in for the driver.
 //! - `invariants`: any fault under any policy, in any order.
 //! - `metrics`: what is counted.
 //! - `conformance`: every policy with every fault, shape and destination, for every host.
