@@ -1,6 +1,6 @@
 //! What holds of every completion, whatever the transport, the fault and the policy.
 
-use s3engine::{Completion, Flags, Memory, Path, Policy, Reason};
+use s3engine::{Buffer, Completion, Flags, Memory, Path, Policy, Reason};
 
 /// How a GET can end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,8 +99,12 @@ fn check_flags(completion: &Completion, policy: Policy, end: End) {
     }
     if matches!(end, End::Failure | End::News) {
         let never = Flags::FELL_BACK | Flags::HTTP_INTENDED | Flags::NOT_VERIFIED | Flags::PARTIAL;
-        assert!(!flags.intersects(never), "{completion:?}");
+        assert!(!flags.intersects(never | Flags::STAGED), "{completion:?}");
     } else {
+        let memory = completion.buffer().map(Buffer::memory);
+        let on_device = matches!(memory, Some(Memory::Cuda(_)));
+        let staged = on_device && completion.bytes_by_path().http > 0;
+        assert_eq!(has(Flags::STAGED), staged, "{completion:?}");
         let unseen = completion.bytes_by_path().rdma > 0;
         assert_eq!(has(Flags::NOT_VERIFIED), unseen, "{completion:?}");
     }
