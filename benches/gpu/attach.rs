@@ -34,12 +34,12 @@ pub(crate) fn run(gpu: &'static Gpu) {
         "registered"
     );
     let mut clients = Vec::new();
-    for nth in 1..=3 {
+    for (nth, context) in ["whole", "whole", "small", "small"].into_iter().enumerate() {
         let before = mib_free();
-        let mut client = Process::new("attach", &[&place.socket]);
+        let mut client = Process::new("attach", &[&place.socket, context]);
         let took = client.numbers();
         let taken = before.saturating_sub(mib_free());
-        print!("{nth:<8}");
+        print!("{nth} {context:<6}");
         took.iter().for_each(|ms| print!(" {ms:>7.2} ms"));
         println!(" {taken:>12} {:>12}", place.stats());
         clients.push(client);
@@ -57,13 +57,19 @@ pub(crate) fn run(gpu: &'static Gpu) {
 
 /// A client that tells how long each step took, in milliseconds.
 pub(crate) fn client() {
-    let socket = std::env::args().nth(1).expect("SOCKET");
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let [socket, context] = &args[..] else {
+        panic!("SOCKET whole|small")
+    };
+    if context == "small" {
+        s3engine::cuda::run_no_kernels();
+    }
     let timed = |began: Instant| began.elapsed().as_secs_f64() * 1e3;
     let began = Instant::now();
     let gpu = Gpu::nth(0).expect("a device");
     drop(gpu.bind().expect("a context"));
     let context = timed(began);
-    let engine = roles::connect(&socket);
+    let engine = roles::connect(socket);
     let memory = Memory::Cuda(gpu.uuid());
     let lease = |size| {
         let began = Instant::now();

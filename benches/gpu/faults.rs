@@ -25,7 +25,7 @@ pub(crate) fn run(gpu: &'static Gpu) {
     let place = Place::new(4);
     let killed_client = || {
         let before = free();
-        let mut client = Process::new("attach", &[&place.socket]);
+        let mut client = Process::new("attach", &[&place.socket, "whole"]);
         let _ = client.numbers();
         assert!(free() + SLACK < before, "a client takes memory");
         drop(client);

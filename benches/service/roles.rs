@@ -24,6 +24,7 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 pub(super) fn run(role: &str) {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    s3engine::cuda::run_no_kernels();
     match role {
         "sim" => simulate(args[0], args[1].parse().expect("threads")),
         "service" => serve(args[0], &args[1..]),

@@ -44,7 +44,7 @@ impl Default for PoolOptions {
             slab_bytes: 256 << 20,
             max_bytes: None,
             max_cuda_bytes: None,
-            staging_bytes: 128 << 20,
+            staging_bytes: 256 << 20,
             align: 4096,
             huge_pages: HugePages::Auto,
             quarantine_max: Duration::from_secs(10),

@@ -32,6 +32,8 @@ use crate::exit::Failure;
 use crate::interrupt::Interrupt;
 
 fn main() -> ExitCode {
+    // Nothing here computes.
+    s3engine::cuda::run_no_kernels();
     let (result, verbose) = match Cli::parse().command {
         Command::Get(args) => (
             run(&args.common, |s, i| get::run(&args, s, i)),

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::str::FromStr;
 use std::sync::Mutex;
 use std::sync::PoisonError;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use cudarc::driver::sys::{self, CUdevice_attribute as Attribute};
 
@@ -72,6 +72,18 @@ pub struct WriteOrdering {
     pub ordered_for: i32,
     /// Whether the host can flush them.
     pub host_flush: bool,
+}
+
+/// Whether contexts are made small: see [`run_no_kernels`].
+static NO_KERNELS: AtomicBool = AtomicBool::new(false);
+
+/// Bytes of stack for each thread of a kernel: the driver rounds this up to the least that it can do with.
+const LEAST_STACK: usize = 16;
+
+/// Says that this process runs no kernels: contexts that the pool makes from now on take half as much of the device's
+/// memory. For processes that only move bytes. Kernels still run, after the driver has made room for their stacks.
+pub fn run_no_kernels() {
+    NO_KERNELS.store(true, Ordering::Relaxed);
 }
 
 /// A device that this process sees.
@@ -218,10 +230,31 @@ impl Gpu {
         check("retaining the context", self, unsafe {
             sys::cuDevicePrimaryCtxRetain(&raw mut context, self.device)
         })?;
+        if NO_KERNELS.load(Ordering::Relaxed) {
+            self.shrink(context);
+        }
         self.context.store(context, Ordering::Release);
         metrics::counter!("s3engine_cuda_contexts_total").increment(1);
         tracing::debug!(device = %self, "context retained");
         Ok(context)
+    }
+
+    /// Gives back what a new context holds ready for kernels, about half of it.
+    fn shrink(&self, context: sys::CUcontext) {
+        // SAFETY: a context that was just retained.
+        let pushed = check("binding the context", self, unsafe {
+            sys::cuCtxPushCurrent_v2(context)
+        });
+        let shrunk = pushed.and_then(|()| {
+            let _bound = Bound(PhantomData);
+            // SAFETY: a limit of the context that is bound.
+            check("lowering the stack of kernels", self, unsafe {
+                sys::cuCtxSetLimit(sys::CUlimit::CU_LIMIT_STACK_SIZE, LEAST_STACK)
+            })
+        });
+        if let Err(error) = shrunk {
+            tracing::debug!(%error, "the context stays as large as it is");
+        }
     }
 
     pub(super) fn open(ordinal: i32) -> Result<Self, CudaError> {

@@ -20,7 +20,7 @@ mod staging;
 mod visibility;
 mod writer;
 
-pub use device::{Bound, Gpu, NotAUuid, Uuid, WriteOrdering};
+pub use device::{Bound, Gpu, NotAUuid, Uuid, WriteOrdering, run_no_kernels};
 pub use error::{CudaCause, CudaError};
 pub use measure::measure_copy;
 pub use memory::{CudaKind, CudaMapping, CudaMemory, CudaShare, IPC_HANDLE};

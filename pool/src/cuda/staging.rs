@@ -188,11 +188,13 @@ impl Work {
     pub(super) fn next(&self, idle: bool) -> Next {
         let mut state = self.lock();
         loop {
-            if !state.jobs.is_empty() {
-                return Next::Copy(state.batch());
-            }
+            // First: as long as there are too few, those who wait make others send small pieces, which make more
+            // copies than there is time for.
             if state.ring.make_one() {
                 return Next::Make;
+            }
+            if !state.jobs.is_empty() {
+                return Next::Copy(state.batch());
             }
             if !idle {
                 return Next::Await;

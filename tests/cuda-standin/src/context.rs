@@ -182,6 +182,16 @@ extern "C" fn cuCtxSynchronize() -> u32 {
     })
 }
 
+/// Limits are for kernels, of which there are none here.
+#[unsafe(no_mangle)]
+extern "C" fn cuCtxSetLimit(limit: u32, _value: usize) -> u32 {
+    const LAST: u32 = 9;
+    in_context("cuCtxSetLimit", |_, _| match limit {
+        0..=LAST => Ok(()),
+        _ => Err(INVALID_VALUE),
+    })
+}
+
 #[unsafe(no_mangle)]
 extern "C" fn cuCtxEnablePeerAccess(peer: u64, flags: u32) -> u32 {
     in_context("cuCtxEnablePeerAccess", |driver, context| {
