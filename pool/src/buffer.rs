@@ -297,6 +297,31 @@ impl Buffer {
         Ok(())
     }
 
+    /// Pins the whole slab that the buffer lies in, in host memory, for the CUDA contexts of this process: copies from
+    /// it to any device run at the rate of the bus, by themselves, and PyTorch's `is_pinned()` is true. The slab stays
+    /// pinned until it is unmapped, and is pinned once however often this is called. It takes 0.04 to 0.16 s a GiB. A
+    /// slab of which this process can only read is pinned for reading, which not every device supports. Of a device's
+    /// memory nothing is to be done.
+    ///
+    /// `gpu` is any device that this process uses.
+    ///
+    /// ```no_run
+    /// use s3engine_pool::cuda::Gpu;
+    /// use s3engine_pool::{Memory, Pool, PoolOptions};
+    ///
+    /// let pool = Pool::new(PoolOptions::default())?;
+    /// let batch = pool.try_alloc(8 << 20, Memory::Host)?;
+    /// batch.pin(Gpu::nth(0)?)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn pin(&self, gpu: &'static Gpu) -> Result<(), CudaError> {
+        match &self.held {
+            Held::Own(lease) if !lease.shared.process.is_this() => Err(CudaError::Forked),
+            Held::Own(lease) => lease.slab.pin(gpu),
+            Held::Imported(import) => import.pin(gpu),
+        }
+    }
+
     /// Ends the handle of a slot of another process's pool without giving the slot back: its owner answers for
     /// it now. A buffer of this process's own pool is dropped.
     pub fn surrender(self) {

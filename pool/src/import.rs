@@ -9,7 +9,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::buffer::{OutOfBounds, Place};
-use crate::cuda::{CudaMapping, CudaShare, Gpu, Uuid};
+use crate::cuda::{CudaError, CudaMapping, CudaShare, Gpu, PinnedOnce, Uuid};
 use crate::memory::{Mapping, Memory, MemoryError, ReadMapping};
 use crate::process::Process;
 use crate::slab::SlabId;
@@ -19,6 +19,11 @@ use crate::slots::SlotId;
 pub trait GiveBack: Send + Sync {
     /// The slot's buffer was dropped. Called once for each, from any thread, and never in a forked child.
     fn give_back(&self, slot: SlotId);
+
+    /// Host memory of the slab was pinned: whatever its owner does, it is not free while it is mapped here.
+    fn pinned(&self, slab: SlabId) {
+        let _ = slab;
+    }
 
     /// Whether the owner is there. Once it is not, its slots can be neither read nor written.
     fn is_alive(&self) -> bool;
@@ -55,6 +60,8 @@ pub enum ImportError {
 pub struct ImportedSlab {
     process: Process,
     id: SlabId,
+    /// Dropped before the mapping.
+    pinned: PinnedOnce,
     view: View,
     /// Start and end of the bytes that buffers have.
     taken: Mutex<BTreeMap<u64, u64>>,
@@ -98,6 +105,7 @@ impl ImportedSlab {
         Arc::new(Self {
             process: Process::current(),
             id,
+            pinned: PinnedOnce::default(),
             view,
             taken: Mutex::default(),
         })
@@ -148,6 +156,16 @@ impl ImportedSlab {
     /// Whether this process may only read it.
     pub fn is_read_only(&self) -> bool {
         matches!(self.view, View::ReadOnly(_))
+    }
+
+    /// Pins host memory for the CUDA contexts of this process. Returns whether it was not pinned.
+    fn pin(&self, gpu: &'static Gpu) -> Result<bool, CudaError> {
+        if self.gpu().is_some() {
+            return Ok(false);
+        }
+        let range = (self.address(), self.len());
+        // SAFETY: mapped as long as the view lives, which is dropped after the pinning.
+        unsafe { self.pinned.pin(gpu, range, self.is_read_only()) }
     }
 
     fn taken(&self) -> MutexGuard<'_, BTreeMap<u64, u64>> {
@@ -231,6 +249,16 @@ impl Import {
 
     pub(crate) fn is_usable(&self) -> bool {
         self.slab.process.is_this() && self.giver.is_alive()
+    }
+
+    pub(crate) fn pin(&self, gpu: &'static Gpu) -> Result<(), CudaError> {
+        if !self.slab.process.is_this() {
+            return Err(CudaError::Forked);
+        }
+        if self.slab.pin(gpu)? {
+            self.giver.pinned(self.slab.id);
+        }
+        Ok(())
     }
 
     pub(crate) fn as_slice(&self) -> Option<&[u8]> {

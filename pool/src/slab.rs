@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::client::{Client, Share};
-use crate::cuda::{CallersRange, CudaKind, CudaMemory, Staging};
+use crate::cuda::{CallersRange, CudaError, CudaKind, CudaMemory, Gpu, PinnedOnce, Staging};
 use crate::host::HostMemory;
 use crate::ledger::SlabLedger;
 use crate::memory::{MappedPages, Mapping, Memory, MemoryError, Pages};
@@ -31,6 +31,8 @@ pub(crate) enum Backing {
 
 pub(crate) struct Slab {
     id: SlabId,
+    /// Dropped before the memory.
+    pinned: PinnedOnce,
     /// Dropped before the reservation: the bytes are free when they are counted as free.
     backing: Backing,
     reserved: Reservation,
@@ -43,6 +45,7 @@ impl Slab {
     pub(crate) fn new(id: SlabId, backing: Backing, reserved: Reservation) -> Self {
         Self {
             id,
+            pinned: PinnedOnce::default(),
             backing,
             reserved,
             callers: None,
@@ -130,6 +133,16 @@ impl Slab {
             Backing::Host(memory) => Some(memory.mapping()),
             Backing::Cuda(..) => None,
         }
+    }
+
+    /// Pins host memory for the CUDA contexts of this process.
+    pub(crate) fn pin(&self, gpu: &'static Gpu) -> Result<(), CudaError> {
+        let Some(mapping) = self.mapping() else {
+            return Ok(());
+        };
+        let range = (mapping.address(), mapping.len());
+        // SAFETY: mapped as long as the backing lives, which is dropped after the pinning.
+        unsafe { self.pinned.pin(gpu, range, false) }.map(drop)
     }
 
     /// Address of the first byte as fabrics know it.

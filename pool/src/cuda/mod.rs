@@ -31,4 +31,5 @@ pub use visibility::Flush;
 pub(crate) use caller::CallersRange;
 pub(crate) use copies::Copies;
 pub(crate) use copy::{to_device, to_host};
+pub(crate) use pinned::PinnedOnce;
 pub(crate) use staging::{Chunk, Staging};

@@ -1,6 +1,7 @@
 //! Host memory that a device reads by itself: copies from it go at the rate of the bus, and run by themselves.
 
 use std::fmt;
+use std::sync::{Mutex, PoisonError};
 
 use cudarc::driver::sys;
 
@@ -74,6 +75,32 @@ impl Drop for Pinned {
         if let Err(error) = given_back {
             tracing::debug!(%error, "host memory was not unpinned");
         }
+    }
+}
+
+/// The pinning of a slab, from when somebody first asks for it until this is dropped.
+#[derive(Debug, Default)]
+pub(crate) struct PinnedOnce(Mutex<Option<Pinned>>);
+
+impl PinnedOnce {
+    /// Pins the slab, unless it is pinned. Returns whether it was not.
+    ///
+    /// # Safety
+    /// As for [`Pinned::register`], each time with the same range: it stays mapped until self is dropped.
+    pub(crate) unsafe fn pin(
+        &self,
+        gpu: &'static Gpu,
+        (address, len): (u64, u64),
+        read_only: bool,
+    ) -> Result<bool, CudaError> {
+        let mut pinned = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if pinned.is_some() {
+            return Ok(false);
+        }
+        // SAFETY: the caller's contract.
+        let new = unsafe { Pinned::register(gpu, address, len, read_only) };
+        *pinned = Some(new?);
+        Ok(true)
     }
 }
 
