@@ -7,13 +7,16 @@ use std::time::Instant;
 
 use crate::buffer::Place;
 use crate::client::{Client, ClientId};
-use crate::cuda::{CallersRange, CudaError, CudaKind, CudaMemory};
+use crate::cuda::{CudaError, CudaKind, CudaMemory};
 use crate::memory::{MappedPages, Memory, Smaps};
 use crate::options::PoolError;
 use crate::quarantine::{QuarantinedSlot, Status};
 use crate::shared::Shared;
 use crate::slab::{Slab, SlabId, SlabStats};
 use crate::slots::{SlotId, Slots};
+
+/// Slots in one allocation of a client of another process: a byte each would be too many.
+const MOST_SLOTS: usize = 16_384;
 
 /// What a client wants to lease.
 #[derive(Clone, Copy, Debug)]
@@ -261,19 +264,33 @@ impl Accounts {
         }))
     }
 
-    /// A slot of the caller's own memory, `len` bytes at `at` of it, if it is known.
+    /// A slot of the memory that `is` tells from other such, `len` bytes at `at` of it, if it is known.
     pub(crate) fn lease_adopted(
         &mut self,
         client: &Client,
-        range: &CallersRange,
+        is: impl Fn(&Slab) -> bool,
         at: u64,
         len: u64,
     ) -> Result<Option<(Arc<Slab>, Place)>, PoolError> {
         let (account, total) = self.working(client)?;
         let mut slabs = account.slabs.values_mut();
-        let Some(entry) = slabs.find(|entry| entry.slab.is_of(range)) else {
+        let Some(entry) = slabs.find(|entry| entry.slab.is_adopted() && is(&entry.slab)) else {
             return Ok(None);
         };
+        let have = entry.slab.len();
+        if at.checked_add(len).is_none_or(|end| end > have) || len == 0 {
+            return Err(CudaError::Unusable {
+                what: "cannot fill the caller's memory",
+                why: format!("{len} bytes at {at} are not of its {have} bytes"),
+            })?;
+        }
+        let leased = entry.slots.leased();
+        if leased >= MOST_SLOTS && client.id != Shared::HOST {
+            return Err(CudaError::Unusable {
+                what: "cannot fill the caller's memory",
+                why: format!("there are {leased} buffers of this allocation"),
+            })?;
+        }
         let active = matches!(entry.status, Status::Active);
         let slot = active.then(|| entry.slots.lease_at(at, len)).flatten();
         let slot = slot.ok_or_else(|| CudaError::Unusable {
@@ -289,6 +306,15 @@ impl Accounts {
         account.sums.leased += len;
         total.leased += len;
         Ok(Some((Arc::clone(&entry.slab), place)))
+    }
+
+    /// Adopted slabs of a client.
+    pub(crate) fn adopted(&self, client: &Client) -> usize {
+        let account = self.get(client.id);
+        let slabs = account
+            .into_iter()
+            .flat_map(|account| account.slabs.values());
+        slabs.filter(|entry| entry.slab.is_adopted()).count()
     }
 
     /// Takes out slabs of the caller's memory that nobody uses.
@@ -394,6 +420,7 @@ impl Accounts {
     pub(crate) fn export(&mut self, client: &Client, slab: SlabId) -> Result<Arc<Slab>, PoolError> {
         let (account, _) = self.working(client)?;
         let entry = account.slabs.get_mut(&slab);
+        let entry = entry.filter(|entry| !entry.slab.is_adopted());
         let entry = entry.ok_or(PoolError::UnknownSlab { slab })?;
         let exported = Arc::clone(&entry.slab);
         entry.exported = true;

@@ -198,7 +198,7 @@ impl Buffer {
     pub fn is_adopted(&self) -> bool {
         match &self.held {
             Held::Own(lease) => lease.slab.is_adopted(),
-            Held::Imported(_) => false,
+            Held::Imported(import) => import.slab().is_adopted(),
         }
     }
 

@@ -9,7 +9,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::buffer::{OutOfBounds, Place};
-use crate::cuda::{CudaError, CudaMapping, CudaShare, Gpu, PinnedOnce, Uuid};
+use crate::cuda::{CallersRange, CudaError, CudaMapping, CudaShare, Gpu, PinnedOnce, Uuid};
 use crate::memory::{Mapping, Memory, MemoryError, ReadMapping};
 use crate::process::Process;
 use crate::slab::SlabId;
@@ -56,7 +56,8 @@ pub enum ImportError {
     },
 }
 
-/// A slab of another process's pool, mapped into this one. Unmapped when it and all its buffers are gone.
+/// A slab of another process's pool, mapped into this one. Unmapped when it and all its buffers are gone, but for the
+/// caller's own memory.
 pub struct ImportedSlab {
     process: Process,
     id: SlabId,
@@ -71,6 +72,8 @@ enum View {
     Writable(Mapping),
     ReadOnly(ReadMapping),
     Cuda(CudaMapping),
+    /// The caller's own memory, which the owner of the pool maps too. It stays where it is.
+    Callers(CallersRange),
 }
 
 impl ImportedSlab {
@@ -101,6 +104,24 @@ impl ImportedSlab {
         Ok(Self::of(id, View::Cuda(mapping)))
     }
 
+    /// Memory of this process's own, as the slab that the pool's owner made of it.
+    pub fn of_caller(range: CallersRange, id: SlabId) -> Arc<Self> {
+        Self::of(id, View::Callers(range))
+    }
+
+    /// Whether it is memory that the caller has allocated.
+    pub fn is_adopted(&self) -> bool {
+        self.callers().is_some()
+    }
+
+    /// What the caller has allocated, where it is that.
+    pub fn callers(&self) -> Option<&CallersRange> {
+        match &self.view {
+            View::Callers(range) => Some(range),
+            _ => None,
+        }
+    }
+
     fn of(id: SlabId, view: View) -> Arc<Self> {
         Arc::new(Self {
             process: Process::current(),
@@ -121,6 +142,7 @@ impl ImportedSlab {
     pub(crate) fn gpu(&self) -> Option<&'static Gpu> {
         match &self.view {
             View::Cuda(mapping) => Some(mapping.gpu()),
+            View::Callers(range) => Some(range.gpu()),
             View::Writable(_) | View::ReadOnly(_) => None,
         }
     }
@@ -136,6 +158,7 @@ impl ImportedSlab {
             View::Writable(mapping) => mapping.len(),
             View::ReadOnly(mapping) => mapping.len(),
             View::Cuda(mapping) => mapping.len(),
+            View::Callers(range) => range.len(),
         }
     }
 
@@ -150,6 +173,7 @@ impl ImportedSlab {
             View::Writable(mapping) => mapping.address(),
             View::ReadOnly(mapping) => mapping.address(),
             View::Cuda(mapping) => mapping.address(),
+            View::Callers(range) => range.address(),
         }
     }
 
@@ -273,7 +297,7 @@ impl Import {
             View::Writable(mapping) => unsafe { mapping.slice(offset, len) },
             // SAFETY: the same.
             View::ReadOnly(mapping) => unsafe { mapping.slice(offset, len) },
-            View::Cuda(_) => return None,
+            View::Cuda(_) | View::Callers(_) => return None,
         })
     }
 

@@ -31,8 +31,9 @@ pub struct Pool {
     inner: Inner,
 }
 
+/// Whose the pool is.
 #[derive(Clone)]
-enum Inner {
+pub(crate) enum Inner {
     Owner(Arc<Handle>),
     Remote(Arc<Remote>),
 }
@@ -79,12 +80,17 @@ impl Pool {
 
     /// The owner's part, where this process is the owner.
     pub(crate) fn owner(&self) -> Result<&Arc<Handle>, PoolError> {
-        if !self.process().is_this() {
-            return Err(PoolError::Forked);
-        }
-        match &self.inner {
+        match self.inner()? {
             Inner::Owner(handle) => Ok(handle),
             Inner::Remote(_) => Err(PoolError::NotOwner),
+        }
+    }
+
+    /// Who is to be asked, in the process that has the handle.
+    pub(crate) fn inner(&self) -> Result<&Inner, PoolError> {
+        match self.process().is_this() {
+            true => Ok(&self.inner),
+            false => Err(PoolError::Forked),
         }
     }
 
@@ -123,10 +129,7 @@ impl Pool {
         align: u64,
     ) -> Result<Buffer, PoolError> {
         check_align(align)?;
-        if !self.process().is_this() {
-            return Err(PoolError::Forked);
-        }
-        let Handle { shared, client } = match &self.inner {
+        let Handle { shared, client } = match self.inner()? {
             Inner::Owner(handle) => &**handle,
             Inner::Remote(remote) => return remote.pool.try_alloc(len, memory, align),
         };

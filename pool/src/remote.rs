@@ -4,6 +4,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use crate::buffer::Buffer;
+use crate::cuda::CallersRange;
 use crate::import::GiveBack;
 use crate::memory::Memory;
 use crate::options::{PoolError, PoolStats};
@@ -16,6 +17,12 @@ pub trait RemotePool: Send + Sync {
     /// A slot of `len` bytes at a multiple of `align`, if there is room now. Waits for the owner's answer, for a
     /// bounded time.
     fn try_alloc(&self, len: u64, memory: Memory, align: u64) -> Result<Buffer, PoolError>;
+
+    /// Memory of the caller's as a buffer: `len` bytes at `at` of it. [`Pool::adopt_cuda`] says what holds of it.
+    fn adopt(&self, range: CallersRange, at: u64, len: u64) -> Result<Buffer, PoolError>;
+
+    /// Forgets the caller's memory that has bytes in this range. False where a buffer of it is still about.
+    fn forget(&self, address: u64, len: u64) -> Result<bool, PoolError>;
 
     /// Completes when after this call memory may have come back, or the owner is gone.
     fn changed(&self) -> Pin<Box<dyn Future<Output = ()> + Send>>;

@@ -29,6 +29,16 @@ pub(crate) enum Backing {
     Cuda(CudaMemory, Arc<Staging>),
 }
 
+/// Who has allocated a slab's memory.
+pub(crate) enum Whose {
+    /// The pool.
+    Pools,
+    /// The caller, who named it.
+    Callers(CallersRange),
+    /// A client's process, which shares it.
+    Clients,
+}
+
 pub(crate) struct Slab {
     id: SlabId,
     /// Dropped before the memory.
@@ -36,8 +46,7 @@ pub(crate) struct Slab {
     /// Dropped before the reservation: the bytes are free when they are counted as free.
     backing: Backing,
     reserved: Reservation,
-    /// What of the caller's memory it is, where it is that.
-    callers: Option<CallersRange>,
+    whose: Whose,
     pub(crate) ledger: SlabLedger,
 }
 
@@ -48,41 +57,44 @@ impl Slab {
             pinned: PinnedOnce::default(),
             backing,
             reserved,
-            callers: None,
+            whose: Whose::Pools,
             ledger: SlabLedger::default(),
         }
     }
 
-    /// Memory of the caller's.
+    /// Memory of the caller's, or of the client's process.
     pub(crate) fn adopted(
         id: SlabId,
         backing: Backing,
         reserved: Reservation,
-        range: CallersRange,
+        whose: Whose,
     ) -> Self {
         Self {
-            callers: Some(range),
+            whose,
             ..Self::new(id, backing, reserved)
         }
     }
 
-    /// Whether it is the caller's memory: nothing else is ever leased in it.
+    /// Whether the pool has not allocated it: nothing but what its owner names is ever leased in it.
     pub(crate) fn is_adopted(&self) -> bool {
-        self.callers.is_some()
+        !matches!(self.whose, Whose::Pools)
+    }
+
+    fn callers(&self) -> Option<&CallersRange> {
+        match &self.whose {
+            Whose::Callers(range) => Some(range),
+            Whose::Pools | Whose::Clients => None,
+        }
     }
 
     /// Whether it is this allocation of the caller's.
     pub(crate) fn is_of(&self, range: &CallersRange) -> bool {
-        let same = |callers: &CallersRange| {
-            callers.buffer_id == range.buffer_id
-                && (callers.address, callers.len) == (range.address, range.len)
-        };
-        self.callers.as_ref().is_some_and(same)
+        self.callers().is_some_and(|callers| callers.is(range))
     }
 
     /// Whether it has bytes in common with a range.
     pub(crate) fn overlaps(&self, address: u64, len: u64) -> bool {
-        let callers = self.callers.as_ref();
+        let callers = self.callers();
         callers.is_some_and(|callers| callers.overlaps(address, len))
     }
 

@@ -71,6 +71,11 @@ impl Slots {
         fits.then(|| self.take((start, have), at, len)).flatten()
     }
 
+    /// How many ranges are leased.
+    pub(crate) fn leased(&self) -> usize {
+        self.slots.len() - self.idle.len()
+    }
+
     /// Takes a range out of a free one.
     fn take(&mut self, (start, have): (u64, u64), at: u64, len: u64) -> Option<SlotId> {
         let index = match self.idle.pop() {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use event_listener::{Event, Listener};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
+use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use s3engine_pool::Process;
 use s3engine_ring::{Client, EventBell, Layout, SocketBell};
 use s3engine_s3::error::ErrorKind;
@@ -22,7 +22,7 @@ use super::memory::Holdings;
 use super::{ConnectError, ConnectOptions, text};
 use crate::control::{
     Answer, Ask, Failure, Frames, Greeting, Hello, LARGEST_SAID, Request, Said, VERSIONS, Welcome,
-    encode,
+    encode, send_with_fds,
 };
 use crate::open::Opener;
 
@@ -35,13 +35,16 @@ const TO_SEE_THE_END: Duration = Duration::from_millis(200);
 /// The shortest that [`ConnectOptions::patience`] means.
 const SHORTEST_PATIENCE: Duration = Duration::from_millis(10);
 
+/// A message, and the descriptor that goes with it.
+type Frame = (Vec<u8>, Option<OwnedFd>);
+
 /// A session with a host service.
 pub(crate) struct Connection {
     process: Process,
     welcome: Welcome,
     socket: UnixStream,
     /// To the thread that writes.
-    frames: Mutex<Option<mpsc::Sender<Vec<u8>>>>,
+    frames: Mutex<Option<mpsc::Sender<Frame>>>,
     asks: Asks,
     /// The longest that one who asks is left without a sign of life.
     patience: Duration,
@@ -165,21 +168,21 @@ impl Connection {
 
     /// Says something that has no answer. Never waits.
     pub(super) fn say(&self, ask: Ask) {
-        self.send(0, ask);
+        self.send(0, ask, None);
     }
 
-    fn send(&self, id: u64, ask: Ask) {
-        let frame = encode(&Request { id, ask }, 0);
+    fn send(&self, id: u64, ask: Ask, fd: Option<OwnedFd>) {
+        let frame = encode(&Request { id, ask }, fd.iter().len());
         let frames = self.frames.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(frames) = &*frames {
             // The thread that writes ends only when the session does.
-            let _ = frames.send(frame);
+            let _ = frames.send((frame, fd));
         }
     }
 
-    fn begin(&self, ask: Ask, waiter: Waiter) -> u64 {
+    fn begin(&self, ask: Ask, fd: Option<OwnedFd>, waiter: Waiter) -> u64 {
         let id = self.asks.enter(waiter);
-        self.send(id, ask);
+        self.send(id, ask, fd);
         // Lost in between: nobody else tells the waiter.
         if let Some(why) = self.lost()
             && let Some(waiter) = self.asks.leave(id)
@@ -205,8 +208,13 @@ impl Connection {
 
     /// Asks what asks no server, and waits on this thread.
     pub(super) fn ask_now(&self, ask: Ask) -> Answered {
+        self.ask_with(ask, None)
+    }
+
+    /// The same, with a descriptor.
+    pub(super) fn ask_with(&self, ask: Ask, fd: Option<OwnedFd>) -> Answered {
         let (sender, receiver) = mpsc::sync_channel(1);
-        let id = self.begin(ask, Waiter::Thread(sender));
+        let id = self.begin(ask, fd, Waiter::Thread(sender));
         match receiver.recv_timeout(self.patience) {
             Ok(answered) => answered,
             Err(_) if self.forget(id) => self.late(),
@@ -221,7 +229,7 @@ impl Connection {
         let since = Instant::now();
         let mut asked = Asked {
             connection: self,
-            id: self.begin(ask, Waiter::Task { since, sender }),
+            id: self.begin(ask, None, Waiter::Task { since, sender }),
             receiver,
         };
         let answered = (&mut asked.receiver).await;
@@ -380,17 +388,32 @@ fn greet(socket: &mut UnixStream, hello: &Hello, frames: &mut Frames) -> Result<
 
 fn write_frames(
     mut socket: UnixStream,
-    frames: &mpsc::Receiver<Vec<u8>>,
+    frames: &mpsc::Receiver<Frame>,
     connection: &Weak<Connection>,
 ) {
-    while let Ok(frame) = frames.recv() {
-        if let Err(error) = socket.write_all(&frame) {
+    while let Ok((frame, fd)) = frames.recv() {
+        if let Err(error) = write_frame(&mut socket, &frame, fd.as_ref()) {
             if let Some(connection) = connection.upgrade() {
                 connection.lose(&error.to_string());
             }
             return;
         }
     }
+}
+
+/// Writes all of a frame, the descriptor beside its first byte.
+fn write_frame(socket: &mut UnixStream, frame: &[u8], fd: Option<&OwnedFd>) -> io::Result<()> {
+    let mut sent = 0;
+    if let Some(fd) = fd {
+        let none = SendFlags::empty();
+        sent = loop {
+            match send_with_fds(&*socket, frame, &[fd.as_fd()], none) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                sent => break sent?,
+            }
+        };
+    }
+    socket.write_all(&frame[sent..])
 }
 
 fn read_answers(socket: &UnixStream, mut frames: Frames, connection: &Weak<Connection>) {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use event_listener::{Event, EventListener};
-use s3engine_pool::cuda::{CudaShare, Gpu, Uuid};
+use s3engine_pool::cuda::{CallersRange, CudaShare, Gpu, Uuid};
 use s3engine_pool::{
     Buffer, CudaStats, GiveBack, ImportedSlab, Memory as Kind, PoolError, PoolStats, RemotePool,
     SlabId, SlotId,
@@ -29,6 +29,8 @@ const KEPT: u64 = 16 << 20;
 pub(super) struct Holdings {
     pub(super) connection: Arc<Connection>,
     state: Mutex<State>,
+    /// Held while memory of the caller's is shared with the service.
+    pub(super) adopting: Mutex<()>,
     /// Told when a slot is given back.
     freed: Event,
     /// Whether the session is the present one. The memory of a lost one is dead.
@@ -36,8 +38,8 @@ pub(super) struct Holdings {
 }
 
 #[derive(Default)]
-struct State {
-    slabs: HashMap<SlabId, Arc<ImportedSlab>>,
+pub(super) struct State {
+    pub(super) slabs: HashMap<SlabId, Arc<ImportedSlab>>,
     leased: HashMap<SlotId, Place>,
     /// By kind of memory, length and alignment.
     kept: HashMap<(Kind, u64, u64), Vec<SlotId>>,
@@ -49,7 +51,7 @@ impl State {
     /// Bytes mapped, by kind of memory.
     fn mapped(&self) -> BTreeMap<Kind, u64> {
         let mut mapped = BTreeMap::new();
-        for slab in self.slabs.values() {
+        for slab in self.slabs.values().filter(|slab| !slab.is_adopted()) {
             *mapped.entry(slab.memory()).or_default() += slab.len();
         }
         mapped
@@ -81,6 +83,7 @@ impl Holdings {
         let holdings = Arc::new(Self {
             connection,
             state: Mutex::default(),
+            adopting: Mutex::default(),
             freed: Event::new(),
             alive: AtomicBool::new(true),
         });
@@ -88,7 +91,7 @@ impl Holdings {
         holdings
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -181,6 +184,13 @@ impl Holdings {
         Ok(())
     }
 
+    /// Whether it is a slab of the caller's own memory.
+    pub(super) fn is_adopted(&self, slab: SlabId) -> bool {
+        let state = self.lock();
+        let slab = state.slabs.get(&slab);
+        slab.is_some_and(|slab| slab.is_adopted())
+    }
+
     /// Unmaps slabs that the service has destroyed; where there is a buffer of one yet, with that.
     pub(super) fn unmap(&self, slabs: &[u32]) {
         let mut state = self.lock();
@@ -261,7 +271,7 @@ impl Holdings {
         }
     }
 
-    fn refused(&self, kind: Kind, len: u64, failure: &Failure) -> PoolError {
+    pub(super) fn refused(&self, kind: Kind, len: u64, failure: &Failure) -> PoolError {
         if let Some(why) = self.connection.lost() {
             return PoolError::Lost { why };
         }
@@ -297,7 +307,10 @@ impl GiveBack for Holdings {
             return;
         };
         let Place { len, align, .. } = place;
-        let kind = state.slabs.get(&slot.slab).map(|slab| slab.memory());
+        let slab = state.slabs.get(&slot.slab);
+        let kind = slab
+            .filter(|slab| !slab.is_adopted())
+            .map(|slab| slab.memory());
         match kind {
             Some(kind) if len <= KEPT_SLOT && state.kept_bytes + len <= KEPT && self.is_alive() => {
                 state.kept_bytes += len;
@@ -310,6 +323,10 @@ impl GiveBack for Holdings {
             }
         }
         self.freed.notify(usize::MAX);
+    }
+
+    fn pinned(&self, SlabId(slab): SlabId) {
+        self.connection.say(Ask::Pinned { slab });
     }
 
     fn is_alive(&self) -> bool {
@@ -340,6 +357,14 @@ impl Memory {
 impl RemotePool for Memory {
     fn try_alloc(&self, len: u64, kind: Kind, align: u64) -> Result<Buffer, PoolError> {
         self.present().lease(kind, len, align)
+    }
+
+    fn adopt(&self, range: CallersRange, at: u64, len: u64) -> Result<Buffer, PoolError> {
+        self.present().adopt_callers(range, at, len)
+    }
+
+    fn forget(&self, address: u64, len: u64) -> Result<bool, PoolError> {
+        self.present().disown(|of| of.overlaps(address, len))
     }
 
     fn changed(&self) -> Pin<Box<dyn Future<Output = ()> + Send>> {

@@ -9,6 +9,7 @@
 //! When the service ends, everything of its session ends with it: GETs complete as `service-lost`, its buffers are
 //! dead, since peers may still write to them. What comes later attaches to the next service.
 
+mod adopt;
 mod asks;
 mod connection;
 mod memory;
@@ -230,6 +231,7 @@ pub(crate) fn text(failure: &Failure) -> String {
             bound,
         } => format!("no memory now: of {bound}, {leased} of {max_bytes} bytes are in use"),
         Failure::TooLarge { max_bytes } => format!("more than the {max_bytes} bytes there are"),
+        Failure::UnknownSlab { slab } => format!("slab {slab} is none of this client's"),
         Failure::Request(record) => record.error().to_string(),
         Failure::Cuda { why, .. } | Failure::Refused(why) => why.clone(),
     }

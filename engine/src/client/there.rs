@@ -22,8 +22,8 @@ pub(super) struct There {
     /// What this end hears, and what it rings.
     heard: Arc<SocketBell>,
     rung: EventBell,
-    /// Alignment of what was handed over and has not come back.
-    given: HashMap<SlotId, u64>,
+    /// What was handed over and has not come back: where it starts, its length and its alignment.
+    given: HashMap<SlotId, (u64, u64, u64)>,
     lost: Cell<bool>,
 }
 
@@ -51,7 +51,8 @@ impl Far for There {
     }
 
     fn put(&mut self, buffer: Buffer) {
-        self.given.insert(buffer.slot(), buffer.align());
+        let place = (buffer.offset(), buffer.len(), buffer.align());
+        self.given.insert(buffer.slot(), place);
         // The service answers for the slot from here on: it may lease it anew before its completion is heard here.
         self.holdings.surrender(buffer);
     }
@@ -61,15 +62,20 @@ impl Far for There {
         given: Option<SlotId>,
         detail: &Detail,
     ) -> Result<Option<Buffer>, ErrorKind> {
-        let align = given.and_then(|given| self.given.remove(&given));
+        let place = given.and_then(|given| self.given.remove(&given));
         let Some(back) = wire::slot_back(detail) else {
             return Ok(None);
         };
         let (offset, len) = (detail.slot_at, detail.slot_len);
-        match self
-            .holdings
-            .adopt(back, offset, len, align.unwrap_or(ALIGN))
-        {
+        // The caller answers for that part of his memory and for no other.
+        let same =
+            given == Some(back) && place.is_some_and(|(at, of, _)| (at, of) == (offset, len));
+        if !same && self.holdings.is_adopted(back.slab) {
+            let why = "it hands back another part of the caller's memory".to_owned();
+            return Err(ErrorKind::Service(why));
+        }
+        let align = place.map_or(ALIGN, |(.., align)| align);
+        match self.holdings.adopt(back, offset, len, align) {
             Ok(buffer) => Ok(Some(buffer)),
             Err(error) => Err(ErrorKind::Service(error.to_string())),
         }

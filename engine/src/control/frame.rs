@@ -19,7 +19,7 @@ pub(crate) const LARGEST_ASKED: usize = 64 << 10;
 pub(crate) const LARGEST_SAID: usize = 16 << 20;
 
 /// The most descriptors beside one frame.
-const MOST_FDS: usize = 3;
+const MOST_FDS: usize = 4;
 
 /// Bytes before a frame's text: its length, and how many descriptors come along.
 const HEAD: usize = 5;
@@ -33,6 +33,8 @@ pub(crate) enum FrameError {
     Json(#[from] serde_json::Error),
     #[error("{announced} descriptors announced, {have} received")]
     Descriptors { announced: usize, have: usize },
+    #[error("{have} descriptors received that no message has announced")]
+    Unannounced { have: usize },
 }
 
 /// A message as a frame.
@@ -108,6 +110,16 @@ impl Frames {
     pub(crate) fn next<T: DeserializeOwned>(
         &mut self,
     ) -> Result<Option<(T, Vec<OwnedFd>)>, FrameError> {
+        let have = self.fds.len();
+        // Those of a message that is not whole, and of the next one.
+        let may = if self.bytes.is_empty() {
+            0
+        } else {
+            2 * MOST_FDS
+        };
+        if have > may {
+            return Err(FrameError::Unannounced { have });
+        }
         let Some((head, rest)) = self.bytes.split_first_chunk::<HEAD>() else {
             return Ok(None);
         };
@@ -120,7 +132,7 @@ impl Frames {
             return Ok(None);
         };
         let message = serde_json::from_slice(text)?;
-        let (announced, have) = (announced.into(), self.fds.len());
+        let announced = announced.into();
         if announced > have {
             return Err(FrameError::Descriptors { announced, have });
         }
@@ -178,6 +190,31 @@ mod tests {
                 have: 0
             })
         ));
+    }
+
+    #[test]
+    fn descriptors_of_no_message_are_an_error() {
+        let (near, far) = UnixStream::pair().unwrap();
+        let file = std::fs::File::open("/proc/self/status").unwrap();
+        let (frame, two) = (encode(&"x", 1), [file.as_fd(), file.as_fd()]);
+        send_with_fds(&near, &frame, &two, SendFlags::empty()).unwrap();
+        let mut frames = Frames::new(100);
+        assert!(frames.receive(&far).unwrap());
+        assert_eq!(frames.next::<String>().unwrap().unwrap().1.len(), 1);
+        let more = frames.next::<String>().map(drop);
+        assert!(matches!(more, Err(FrameError::Unannounced { have: 1 })));
+
+        // However slowly a message comes.
+        let mut frames = Frames::new(100);
+        let frame = encode(&"0123456789", 1);
+        let mut refused = false;
+        for byte in &frame[..frame.len() - 1] {
+            send_with_fds(&near, &[*byte], &two, SendFlags::empty()).unwrap();
+            assert!(frames.receive(&far).unwrap());
+            refused |= frames.next::<String>().is_err();
+            assert!(refused || frames.fds.len() <= 2 * MOST_FDS);
+        }
+        assert!(refused);
     }
 
     proptest! {

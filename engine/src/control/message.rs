@@ -63,7 +63,7 @@ pub(crate) struct Request {
 /// What a client can ask for.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Ask {
-    /// A queue of so many entries. Three descriptors: the client's region, the service's, the bell.
+    /// A queue of so many entries. Four descriptors: the client's region, the service's, and both bells.
     Queue { entries: u32 },
     /// A slot.
     Lease {
@@ -76,6 +76,22 @@ pub(crate) enum Ask {
     Free { slots: Vec<Slot> },
     /// The memory of a slab of which a completion has named a slot.
     Slab { slab: u32 },
+    /// A slot in a device's memory that the client itself has allocated: `len` bytes at `at` of `whole`. One
+    /// descriptor of the memory comes along, but with a handle.
+    Adopt {
+        device: [u8; 16],
+        whole: u64,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        handle: Option<IpcHandle>,
+        at: u64,
+        len: u64,
+    },
+    /// Another slot in such memory, of which the service has made that slab.
+    AdoptAgain { slab: u32, at: u64, len: u64 },
+    /// Such memory is to be forgotten, with its registrations.
+    Disown { slab: u32 },
+    /// The client has pinned that slab: its memory is not free while it is mapped there. Not answered.
+    Pinned { slab: u32 },
     /// What the server says of an object.
     Head { bucket: String, key: String },
     /// The same, and an id for many GETs of it.
@@ -160,6 +176,8 @@ pub(crate) enum Said {
     Queue,
     Leased(Leased),
     Slab(Slab),
+    /// Whether the memory is forgotten: not where slots of it are leased.
+    Disowned(bool),
     Info(ObjectInfo),
     Opened {
         object: u64,
@@ -168,8 +186,8 @@ pub(crate) enum Said {
     Page(ListPage),
     /// Memory may have come back, for one who was told that there was none. Nobody asked: its number is 0.
     Changed,
-    /// Slabs of devices' memory that the service has destroyed: their memory is free once it is mapped nowhere.
-    /// Nobody asked: its number is 0.
+    /// Slabs of devices' memory, and pinned ones, that the service has destroyed: their memory is free once it is
+    /// mapped nowhere. And memory of the client's own that the service has forgotten. Nobody asked: its number is 0.
     Gone {
         slabs: Vec<u32>,
     },
@@ -254,6 +272,8 @@ pub(crate) enum Failure {
     },
     /// More than there could ever be.
     TooLarge { max_bytes: u64 },
+    /// The client has no such slab, or not any more.
+    UnknownSlab { slab: u32 },
     /// CUDA gives no memory.
     Cuda {
         #[serde(with = "Causes")]
@@ -280,6 +300,7 @@ impl From<PoolError> for Failure {
                 bound,
             },
             PoolError::TooLarge { max_bytes, .. } => Failure::TooLarge { max_bytes },
+            PoolError::UnknownSlab { slab } => Failure::UnknownSlab { slab: slab.0 },
             PoolError::Memory(MemoryError::Cuda(error)) => Failure::Cuda {
                 cause: error.cause(),
                 why: error.to_string(),

@@ -4,11 +4,11 @@
 //! ```text
 //! client ── Hello ──────────────────────────────> service
 //!        <───────────────────── Welcome, Refused ──
-//!        ── Request { id, ask } ───────────────────>        many at once,
+//!        ── Request { id, ask } (+ descriptor) ────>        many at once,
 //!        <── Answer { id, said } (+ descriptors) ──         answered in any order; 0 is what nobody asked
 //! ```
 //! Each is a frame: the length of a JSON text and the number of descriptors that come along, then the text.
-//! Only the service sends descriptors; what a client sends of them the kernel drops, since nobody asks for them.
+//! A client sends a descriptor of memory that it has allocated itself, and no other.
 
 mod frame;
 mod message;

@@ -10,23 +10,21 @@ use tokio::net::UnixStream;
 
 use crate::control::{Frames, send_with_fds};
 
-/// The next message of a client; why not is the end of its session.
+/// The next message of a client, with what came along; why not is the end of its session.
 pub(super) async fn receive<T: DeserializeOwned>(
     socket: &UnixStream,
     frames: &mut Frames,
-) -> Result<T, String> {
-    let mut buffer = [0; 8 << 10];
+) -> Result<(T, Vec<OwnedFd>), String> {
     loop {
         match frames.next() {
-            Ok(Some((message, _))) => return Ok(message),
+            Ok(Some(message)) => return Ok(message),
             Ok(None) => {}
             Err(error) => return Err(error.to_string()),
         }
         socket.readable().await.map_err(|error| error.to_string())?;
-        // Without room for descriptors: what a client sends of them is dropped by the kernel.
-        match socket.try_read(&mut buffer) {
-            Ok(0) => return Err("it has closed its socket".to_owned()),
-            Ok(n) => frames.extend(&buffer[..n]),
+        match socket.try_io(Interest::READABLE, || frames.receive(socket)) {
+            Ok(true) => {}
+            Ok(false) => return Err("it has closed its socket".to_owned()),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => return Err(error.to_string()),
         }

@@ -1,20 +1,22 @@
 //! Memory that the caller has allocated himself, as a destination.
 //!
 //! It is named by an address. The allocation around it is found, and exported where its kind allows it; what cannot
-//! be exported is no target for remote writes, and is filled through staging.
+//! be exported is no target for remote writes, and is filled through staging. A client of another process's pool shares
+//! the allocation with that process, which fills it there.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use cudarc::driver::sys::{self, CUpointer_attribute as Attribute};
 
 use super::device::Gpu;
 use super::driver::{check, driver};
 use super::error::CudaError;
-use super::memory::{CudaKind, CudaMemory, Handle};
+use super::memory::{CudaKind, CudaMapping, CudaMemory, CudaShare, Handle};
 
-/// An allocation of the caller's, or as much of several as he named.
+/// An allocation of this process's that the caller named, or as much of several as he named. Whoever has this may
+/// count on the memory only as long as the caller lets it be.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct CallersRange {
+pub struct CallersRange {
     pub(crate) gpu: &'static Gpu,
     pub(crate) address: u64,
     pub(crate) len: u64,
@@ -60,8 +62,52 @@ impl CallersRange {
         })
     }
 
+    /// The device it is on.
+    pub fn gpu(&self) -> &'static Gpu {
+        self.gpu
+    }
+
+    /// Address of the first byte.
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Bytes of it.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Never true: it has at least one byte.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Whether it is the same memory: not where something else came to its place.
+    pub fn is(&self, other: &CallersRange) -> bool {
+        let facts = |of: &CallersRange| (of.buffer_id, of.address, of.len);
+        facts(self) == facts(other)
+    }
+
+    /// What another process imports it by.
+    pub fn share(&self) -> Result<CudaShare<OwnedFd>, CudaError> {
+        let unusable = |why: String| CudaError::Unusable {
+            what: "cannot share the caller's memory with the host service",
+            why: format!("{why}: allocate from the pool, or embed the engine in this process"),
+        };
+        if self.buffer_id.is_none() {
+            let bytes = format!("{} bytes at {:#x}", self.len, self.address);
+            return Err(unusable(format!("{bytes} are of several allocations")));
+        }
+        // What was made to be shared by neither is refused by the driver.
+        self.memory().export().map_err(|error| {
+            unusable(format!(
+                "it is neither of cudaMalloc nor made with a descriptor to share it ({error})"
+            ))
+        })
+    }
+
     /// Whether the two have bytes in common.
-    pub(crate) fn overlaps(&self, address: u64, len: u64) -> bool {
+    pub fn overlaps(&self, address: u64, len: u64) -> bool {
         self.address < address.saturating_add(len)
             && address < self.address.saturating_add(self.len)
     }
@@ -84,6 +130,35 @@ impl CallersRange {
         let _bound = self.gpu.bind().ok()?;
         Handle::retained(self.gpu, self.address)?.export().ok()
     }
+}
+
+/// `len` bytes that a client's process has allocated, and shares. Nothing that it says of them is believed.
+pub(crate) fn import(
+    gpu: &'static Gpu,
+    share: CudaShare<OwnedFd>,
+    len: u64,
+) -> Result<CudaMemory, CudaError> {
+    let unusable = |why: String| CudaError::Unusable {
+        what: "cannot fill a client's memory",
+        why,
+    };
+    if len == 0 {
+        return Err(unusable("it has no bytes".to_owned()));
+    }
+    let by = match &share {
+        CudaShare::Descriptor(fd) => CudaShare::Descriptor(fd.as_fd()),
+        CudaShare::Ipc(handle) => CudaShare::Ipc(*handle),
+    };
+    let mapping = CudaMapping::import(gpu, &by, len, true)?;
+    let piece = Piece::at(mapping.address())?;
+    if piece.gpu.uuid() != gpu.uuid() {
+        return Err(unusable(format!("it is on {}, not on {gpu}", piece.gpu)));
+    }
+    let descriptor = match share {
+        CudaShare::Descriptor(fd) => Some(fd),
+        CudaShare::Ipc(_) => None,
+    };
+    Ok(CudaMemory::of_client(mapping, descriptor))
 }
 
 /// One allocation, or one mapping of memory.

@@ -110,6 +110,19 @@ impl CudaMemory {
         }
     }
 
+    /// Memory that another process has allocated, and that is mapped here.
+    pub(super) fn of_client(mapping: CudaMapping, descriptor: Option<OwnedFd>) -> Self {
+        Self {
+            mapped: mapping.mapped,
+            kind: match descriptor {
+                Some(_) => CudaKind::Vmm,
+                None => CudaKind::Legacy,
+            },
+            descriptor,
+            dma_buf: OnceLock::new(),
+        }
+    }
+
     /// The device it is on.
     pub fn gpu(&self) -> &'static Gpu {
         self.mapped.gpu
@@ -259,14 +272,17 @@ impl fmt::Debug for CudaMapping {
     }
 }
 
-/// Whether the allocation at an address that another process named has as many bytes as it said.
+/// Whether the allocation at an address that another process named has as many bytes from there on as it said. The
+/// driver may have made it as a part of a larger one.
 fn check_len(gpu: &Gpu, address: u64, len: u64) -> Result<(), CudaError> {
     let (mut base, mut have) = (0, 0);
     // SAFETY: writes two integers.
     check("asking for an allocation's size", gpu, unsafe {
         sys::cuMemGetAddressRange_v2(&raw mut base, &raw mut have, address)
     })?;
-    if base != address || (have as u64) < len {
+    let end = address.checked_add(len);
+    let has = base.saturating_add(have as u64);
+    if base > address || end.is_none_or(|end| end > has) {
         return Err(CudaError::Unusable {
             what: "cannot import CUDA memory",
             why: format!("it has {have} bytes, not {len}"),

@@ -20,6 +20,7 @@ mod staging;
 mod visibility;
 mod writer;
 
+pub use caller::CallersRange;
 pub use device::{Bound, Gpu, NotAUuid, Uuid, WriteOrdering, run_no_kernels};
 pub use error::{CudaCause, CudaError};
 pub use measure::measure_copy;
@@ -28,7 +29,7 @@ pub use pinned::Pinned;
 pub use release::{NotReleased, Stream};
 pub use visibility::Flush;
 
-pub(crate) use caller::CallersRange;
+pub(crate) use caller::import as import_callers;
 pub(crate) use copies::Copies;
 pub(crate) use copy::{to_device, to_host};
 pub(crate) use pinned::PinnedOnce;

@@ -7,12 +7,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use s3engine_pool::{Memory, PoolError, Share, SlabId};
+use s3engine_pool::cuda::Uuid;
+use s3engine_pool::{Memory, Pool, PoolError, Share, SlabId};
 use s3engine_ring::{Bell, EventBell, Layout, SharedQueue, SocketBell};
 use s3engine_s3::error::{Error, ErrorKind};
 use s3engine_s3::list::ListQuery;
 use s3engine_s3::object::ObjectInfo;
 
+use super::adopt::{self, Brought};
 use super::{Answers, Session, tell};
 use crate::control::{Ask, ErrorRecord, Failure, IpcHandle, Kind, Leased, Said, Slab};
 use crate::engine;
@@ -29,10 +31,15 @@ const MOST_OBJECTS: usize = 65_536;
 /// Between two looks for slabs that were destroyed: one that a client maps for longer is not free for longer.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
 
-type Answered = Result<(Said, Vec<OwnedFd>), Failure>;
+pub(super) type Answered = Result<(Said, Vec<OwnedFd>), Failure>;
 
 impl Session {
-    pub(super) async fn answer(self: &Rc<Self>, ask: Ask, answers: &Answers) -> Answered {
+    pub(super) async fn answer(
+        self: &Rc<Self>,
+        ask: Ask,
+        brought: Result<Brought, Failure>,
+        answers: &Answers,
+    ) -> Answered {
         match ask {
             Ask::Queue { entries } => self.queue(entries),
             Ask::Lease { memory, len, align } => {
@@ -42,6 +49,24 @@ impl Session {
                 let (slab, fd) = self.export(SlabId(slab), answers)?;
                 Ok((Said::Slab(slab), fd.into_iter().collect()))
             }
+            Ask::Adopt {
+                device,
+                whole,
+                handle,
+                at,
+                len,
+            } => {
+                let Brought { fd, files } = brought?;
+                let share = adopt::share(handle, fd)?;
+                let adopt =
+                    move |pool: &Pool| pool.adopt_shared(Uuid(device), share, whole, (at, len));
+                self.adopt(adopt, files, answers).await
+            }
+            Ask::AdoptAgain { slab, at, len } => {
+                let adopt = move |pool: &Pool| pool.adopt_again(SlabId(slab), (at, len));
+                self.adopt(adopt, None, answers).await
+            }
+            Ask::Disown { slab } => self.disown(SlabId(slab)).await,
             Ask::Head { bucket, key } => {
                 self.check("HEAD", &bucket, &key)?;
                 let info = self.head(&bucket, &key).await.map_err(failed)?;
@@ -68,9 +93,11 @@ impl Session {
             }
             Ask::List { bucket, query } => self.list(&bucket, query).await,
             // Not answered, and not handed here.
-            Ask::Free { .. } | Ask::Close { .. } | Ask::Forget { .. } | Ask::Ping => {
-                Err(Failure::Refused("not a question".to_owned()))
-            }
+            Ask::Free { .. }
+            | Ask::Close { .. }
+            | Ask::Forget { .. }
+            | Ask::Pinned { .. }
+            | Ask::Ping => Err(Failure::Refused("not a question".to_owned())),
         }
     }
 
@@ -143,7 +170,7 @@ impl Session {
             Err(_) => return Err(Failure::Refused("no memory could be made".to_owned())),
         };
         let (slot, offset) = (buffer.slot(), buffer.offset());
-        let known = self.exported.borrow().contains_key(&slot.slab);
+        let known = self.shared.borrow().contains_key(&slot.slab);
         let (slab, fds) = match known {
             true => (None, Vec::new()),
             false => {
@@ -178,8 +205,20 @@ impl Session {
         });
     }
 
-    /// Tells the client, as long as it was given memory of devices, which slabs of it were destroyed: what it maps
-    /// is not free.
+    /// The client has pinned a slab that it was given.
+    pub(super) fn is_pinned(self: &Rc<Self>, slab: SlabId, answers: &Answers) {
+        if self.shared.borrow().contains_key(&slab) {
+            self.watch(slab, answers);
+        }
+    }
+
+    /// The client is told when that slab is destroyed: as long as it has it, its memory is not free.
+    pub(super) fn watch(self: &Rc<Self>, slab: SlabId, answers: &Answers) {
+        self.watched.borrow_mut().insert(slab);
+        self.tell_gone(answers);
+    }
+
+    /// Tells the client, as long as the session goes on, which watched slabs were destroyed.
     fn tell_gone(self: &Rc<Self>, answers: &Answers) {
         if self.tells_gone.replace(true) {
             return;
@@ -207,11 +246,11 @@ impl Session {
         });
     }
 
-    /// Slabs of devices' memory that the client was given and that were destroyed since. Each is told once.
+    /// Watched slabs that were destroyed since. Each is told once.
     fn gone(&self) -> Vec<u32> {
         let there = self.facts.tenant.pool.slabs();
-        let mut of_devices = self.of_devices.borrow_mut();
-        let gone = of_devices.extract_if(|id| !there.contains(id));
+        let mut watched = self.watched.borrow_mut();
+        let gone = watched.extract_if(|id| !there.contains(id));
         gone.map(|id| id.0).collect()
     }
 
@@ -222,24 +261,20 @@ impl Session {
         answers: &Answers,
     ) -> Result<(Slab, Option<OwnedFd>), Failure> {
         let pool = &self.facts.tenant.pool;
-        let mut exported = self.exported.borrow_mut();
         let mut files = None;
-        if !exported.contains_key(&id) {
-            // Others may have been destroyed since.
-            let there = pool.slabs();
-            exported.retain(|id, _| there.contains(id));
+        if !self.shared.borrow().contains_key(&id) {
+            self.let_go();
             // One comes with the session.
-            if exported.values().any(Option::is_none) {
+            if self.shared.borrow().values().any(Option::is_none) {
                 files = Some(self.files(OF_SLAB)?);
             }
         }
         let export = pool.export(id)?;
         let memory = Kind::of(export.memory)
             .ok_or_else(|| Failure::Refused(format!("no client maps {} memory", export.memory)))?;
-        exported.entry(id).or_insert(files);
+        self.shared.borrow_mut().entry(id).or_insert(files);
         if memory != Kind::Host {
-            self.of_devices.borrow_mut().insert(id);
-            self.tell_gone(answers);
+            self.watch(id, answers);
         }
         let (handle, fd) = match export.share {
             Share::Descriptor(fd) => (None, Some(fd)),
@@ -255,7 +290,14 @@ impl Session {
         Ok((slab, fd))
     }
 
-    fn files(&self, count: u64) -> Result<Taken, Failure> {
+    /// Gives back the files of slabs that were destroyed since.
+    pub(super) fn let_go(&self) {
+        let there = self.facts.tenant.pool.slabs();
+        let mut shared = self.shared.borrow_mut();
+        shared.retain(|id, _| there.contains(id));
+    }
+
+    pub(super) fn files(&self, count: u64) -> Result<Taken, Failure> {
         let taken = self.host.files.take(self.facts.uid, count);
         taken.map_err(|full| Failure::Refused(files::refused(full)))
     }

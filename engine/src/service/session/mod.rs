@@ -1,6 +1,7 @@
 //! One client of the host service: what it asks for over its socket, and what it holds.
 
 mod admit;
+mod adopt;
 mod answers;
 
 use std::cell::{Cell, RefCell};
@@ -17,6 +18,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
+use self::adopt::Brought;
 use super::counted::{Full, Taken};
 use super::files;
 use super::peer::Peer;
@@ -129,7 +131,7 @@ pub(super) async fn run(
         }
         let hello = receive::<Hello>(&socket, &mut frames);
         match tokio::time::timeout(TO_SAY_HELLO, hello).await {
-            Ok(hello) => Session::admit(&host, &socket, &peer, hello?),
+            Ok(hello) => Session::admit(&host, &socket, &peer, hello?.0),
             Err(_) => Err("it did not say who it is".to_owned()),
         }
     };
@@ -166,10 +168,10 @@ struct Session {
     engine: Engine,
     inner: Arc<Inner>,
     socket: Rc<UnixStream>,
-    /// Slabs whose memory the client was given.
-    exported: RefCell<HashMap<SlabId, Option<Taken>>>,
-    /// Those of devices' memory that are not known to be destroyed.
-    of_devices: RefCell<HashSet<SlabId>>,
+    /// Slabs whose memory the client was given, or has given.
+    shared: RefCell<HashMap<SlabId, Option<Taken>>>,
+    /// Those of them whose end it is told: of devices' memory, pinned, its own.
+    watched: RefCell<HashSet<SlabId>>,
     /// Whether it is told which of them are destroyed.
     tells_gone: Cell<bool>,
     objects: RefCell<HashMap<u64, Object>>,
@@ -238,9 +240,14 @@ impl Session {
         // Dropped with this future: what was asked for ends with the session.
         let mut tasks = JoinSet::new();
         loop {
-            let request: Request = match receive(&self.socket, &mut frames).await {
+            let (request, fds): (Request, _) = match receive(&self.socket, &mut frames).await {
                 Ok(request) => request,
                 Err(why) => return why,
+            };
+            let brought = match (&request.ask, fds.len()) {
+                (Ask::Adopt { .. }, 0 | 1) => self.bring(fds),
+                (_, 0) => Ok(Brought::default()),
+                (_, more) => return format!("{more} descriptors came with what needs fewer"),
             };
             while let Some(ended) = tasks.try_join_next() {
                 if ended.is_err_and(|error| error.is_panic()) {
@@ -255,6 +262,7 @@ impl Session {
                         task.abort();
                     }
                 }
+                Ask::Pinned { slab } => self.is_pinned(SlabId(slab), &answers),
                 Ask::Ping => {
                     if let Ok(ping) = Arc::clone(&pings).try_acquire_owned() {
                         tell(&answers, Said::Alive, Some(ping));
@@ -270,7 +278,7 @@ impl Session {
                         let Ok(asked) = asks.acquire_owned().await else {
                             return;
                         };
-                        let answered = this.answer(ask, &answers).await;
+                        let answered = this.answer(ask, brought, &answers).await;
                         this.running.borrow_mut().remove(&id);
                         let (said, fds) = match answered {
                             Ok((said, fds)) => (Ok(said), fds),
