@@ -14,9 +14,9 @@ built() {
 for path in $(built build --release -p s3engine-cli) $(built bench -p s3engine-benches --bench gpu --no-run); do
     cp "$path" "$folder/$(basename "$path" | sed 's/-[0-9a-f]\{16\}$//')"
 done
-# One of each name: the pool's and the engine's tests have some in common.
+# Tests with their checks: built without optimization. Packages have some names in common.
 for package in s3engine-pool s3engine-tests; do
-    for path in $(built test --release -p "$package" --test 'cuda*' --no-run) $(built build --release -p "$package" --bins); do
+    for path in $(built test -p "$package" --test 'cuda*' --no-run); do
         case $path in
         */deps/*) cp "$path" "$folder/tests/$package-$(basename "$path" | sed 's/-[0-9a-f]\{16\}$//')" ;;
         *) cp "$path" "$folder/tests/" ;;

@@ -265,6 +265,17 @@ impl Buffer {
         }
     }
 
+    /// Lets kernels of another device of this process reach the slab of device memory that it lies in.
+    pub fn allow(&self, gpu: &Gpu) -> Result<(), CopyError> {
+        self.on_device()?;
+        let allowed = match &self.held {
+            Held::Own(lease) => lease.slab.cuda().map(|memory| memory.allow(gpu)),
+            Held::Imported(import) => import.slab().allow(gpu),
+        };
+        // Host memory is reached where it is pinned.
+        Ok(allowed.unwrap_or(Ok(()))?)
+    }
+
     fn check_range(&self, offset: u64, len: usize) -> Result<(), OutOfBounds> {
         let (len, have) = (len as u64, self.len());
         let fits = offset.checked_add(len).is_some_and(|end| end <= have);

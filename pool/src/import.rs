@@ -192,6 +192,14 @@ impl ImportedSlab {
         unsafe { self.pinned.pin(gpu, range, self.is_read_only()) }
     }
 
+    /// Lets another device reach it, where it is a device's memory.
+    pub(crate) fn allow(&self, gpu: &Gpu) -> Option<Result<(), CudaError>> {
+        match &self.view {
+            View::Cuda(mapping) => Some(mapping.allow(gpu)),
+            _ => None,
+        }
+    }
+
     fn taken(&self) -> MutexGuard<'_, BTreeMap<u64, u64>> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }

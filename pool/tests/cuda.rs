@@ -503,6 +503,29 @@ fn a_thread_keeps_the_context_that_it_had() {
 }
 
 #[test]
+fn another_device_reaches_a_slab_when_it_is_let() {
+    let Some(Alone(gpu, _alone)) = gpu() else {
+        return;
+    };
+    let buffer = pool().try_alloc(1, Memory::Cuda(gpu.uuid())).unwrap();
+    for other in Gpu::all().unwrap() {
+        match buffer.allow(other) {
+            Ok(()) => {}
+            // Some hosts have no way between two devices.
+            Err(error) => assert!(error.to_string().contains("has no way"), "{error}"),
+        }
+    }
+    buffer.read_to_host(0, &mut [0]).unwrap();
+    assert!(
+        pool()
+            .try_alloc(1, Memory::Host)
+            .unwrap()
+            .allow(gpu)
+            .is_ok()
+    );
+}
+
+#[test]
 fn flushes_that_a_device_offers_succeed() {
     let Some(Alone(gpu, _alone)) = gpu() else {
         return;
