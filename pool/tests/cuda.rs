@@ -2,6 +2,7 @@
 //! there must be a clear error. All of them run with the stand-in for the driver too.
 
 use std::ffi::c_void;
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -337,6 +338,54 @@ fn a_fabric_that_cannot_register_vmm_memory_gets_the_other_kind() {
     assert!(landing.finish().is_ok());
     let seen = fabric.0.lock().unwrap().clone();
     assert_eq!(seen, [(address, 8 * MIB, Some(CudaKind::Legacy), false)]);
+}
+
+/// A fabric that registers by dma_buf, and asks for it once for each of two segments.
+#[derive(Default)]
+struct ByDmaBuf(Mutex<Vec<i32>>);
+
+impl Registrar for ByDmaBuf {
+    fn name(&self) -> &'static str {
+        "by-dma-buf"
+    }
+
+    fn segment_limit(&self) -> u64 {
+        4 * MIB
+    }
+
+    fn register(&self, segment: Segment<'_>) -> Result<RegistrationHandle, RegisterError> {
+        let memory = segment.cuda.expect("a device's memory");
+        assert_eq!(segment.slab_len, memory.len());
+        let fd = memory.dma_buf().expect("a dma_buf").as_raw_fd();
+        let mut seen = self.0.lock().unwrap();
+        seen.push(fd);
+        Ok(RegistrationHandle(seen.len() as u64))
+    }
+
+    fn revoke(&self, _: RegistrationHandle, _: Duration) -> Result<(), RevokeError> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_slab_has_one_dma_buf_for_all_of_its_segments() {
+    let Some(Alone(gpu, _alone)) = gpu() else {
+        return;
+    };
+    let fabric = Arc::new(ByDmaBuf::default());
+    let pool = Pool::with_fabrics(options(), vec![Arc::clone(&fabric) as Arc<dyn Registrar>]);
+    let pool = pool.unwrap();
+    let buffer = pool.try_alloc(8 * MIB, Memory::Cuda(gpu.uuid())).unwrap();
+    let mut landing = buffer.into_landing();
+    for at in [0, 4 * MIB] {
+        let mut window = landing.window(at, 4 * MIB).unwrap();
+        window.arm(pool.fabric(0).unwrap()).unwrap();
+        window.disarm();
+    }
+    assert!(landing.finish().is_ok());
+    let seen = fabric.0.lock().unwrap().clone();
+    assert_eq!(seen.len(), 2);
+    assert_eq!(seen[0], seen[1]);
 }
 
 /// Memory that the caller has allocated, as cudaMalloc does.
