@@ -16,7 +16,7 @@ use crate::slab::{Slab, SlabId, SlabStats};
 use crate::slots::{SlotId, Slots};
 
 /// Slots in one allocation of a client of another process: a byte each would be too many.
-const MOST_SLOTS: usize = 16_384;
+const MOST_SLOTS: usize = 4096;
 
 /// What a client wants to lease.
 #[derive(Clone, Copy, Debug)]
