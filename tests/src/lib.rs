@@ -15,6 +15,7 @@
 //!   that break the rules.
 //! - `client_kills`, `service_kills`: clients and services that are killed at any moment, over and over.
 //! - `cuda_loopback`, `cuda_service`: memory of CUDA devices, with a stand-in for the driver.
+//! - `cuda_adopt`, `cuda_pin`: a client's own memory of CUDA devices, and host memory that it pins, with the same.
 //! - `invariants`: any fault under any policy, in any order.
 //! - `metrics`: what is counted.
 //! - `conformance`: every policy with every fault, shape and destination, for every host.
@@ -28,6 +29,7 @@ mod invariants;
 mod listed;
 mod owner;
 mod program;
+mod raw;
 mod rig;
 mod service_rig;
 mod watch;
@@ -39,6 +41,7 @@ pub use invariants::assert_invariants;
 pub use listed::keys_and_prefixes;
 pub use owner::{Owner, kills, own};
 pub use program::Program;
+pub use raw::Raw;
 pub use rig::{PATIENCE, Rig, block_on, credentials, drain, loopback, quick_builder, wait_until};
 pub use service_rig::ServiceRig;
 pub use watch::{FreeMemory, fill, is_untouched};

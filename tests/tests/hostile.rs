@@ -1,83 +1,18 @@
 //! Clients that break the rules of the host service: only their own session suffers.
 
-use std::io::{IoSlice, Read, Write};
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::io::Write;
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
-};
+use rustix::net::SendFlags;
 use s3engine::service::Caps;
 use s3engine::{Engine, Get, QueueOptions};
-use s3engine_tests::{PATIENCE, Rig, ServiceRig, wait_until};
+use s3engine_tests::{PATIENCE, Raw, Rig, ServiceRig, wait_until};
 use s3sim::content;
-use serde_json::{Value, json};
+use serde_json::json;
 
 const KEY: &str = "100KiB-honest";
-
-/// A client that speaks frames by hand.
-struct Raw(UnixStream);
-
-impl Raw {
-    fn silent(host: &ServiceRig) -> Self {
-        let socket = UnixStream::connect(host.socket()).unwrap();
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
-        socket.set_write_timeout(Some(PATIENCE)).unwrap();
-        Self(socket)
-    }
-
-    fn greeted(host: &ServiceRig) -> Self {
-        let mut raw = Self::silent(host);
-        raw.say(&json!({"versions": [1, 1], "endpoint": null, "label": "raw"}));
-        let (greeting, _) = raw.hear().unwrap();
-        assert!(greeting["Welcome"].is_object(), "{greeting}");
-        raw
-    }
-
-    fn say(&mut self, message: &Value) {
-        let text = message.to_string();
-        let mut frame = (text.len() as u32).to_le_bytes().to_vec();
-        frame.push(0);
-        frame.extend(text.as_bytes());
-        // The service may have ended the session already.
-        let _ = self.0.write_all(&frame);
-    }
-
-    /// The next message and its descriptors; `None` when the service has closed.
-    fn hear(&mut self) -> Option<(Value, Vec<OwnedFd>)> {
-        let mut bytes = [0; 64 << 10];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
-        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-        let mut into = [std::io::IoSliceMut::new(&mut bytes)];
-        let got = recvmsg(&self.0, &mut into, &mut ancillary, RecvFlags::CMSG_CLOEXEC).ok()?;
-        let mut fds = Vec::new();
-        for message in ancillary.drain() {
-            if let RecvAncillaryMessage::ScmRights(received) = message {
-                fds.extend(received);
-            }
-        }
-        let text = bytes.get(5..got.bytes)?;
-        Some((serde_json::from_slice(text).unwrap(), fds))
-    }
-
-    /// A queue's two regions, the bell that the client hears, and the one that it rings.
-    fn queue(&mut self, entries: u32) -> [OwnedFd; 4] {
-        self.say(&json!({"id": 1, "ask": {"Queue": {"entries": entries}}}));
-        let (answer, fds) = self.hear().unwrap();
-        assert_eq!(answer["said"]["Ok"], json!("Queue"), "{answer}");
-        fds.try_into().unwrap()
-    }
-
-    fn assert_ended(mut self) {
-        let mut rest = Vec::new();
-        // A reset is an end too.
-        let _ = self.0.read_to_end(&mut rest);
-        drop(rest);
-    }
-}
 
 /// Another client's GETs go on, whatever was done.
 fn assert_serves(engine: &Engine) {
@@ -231,21 +166,10 @@ fn descriptors_that_nobody_asked_for_are_not_kept() {
     let mut raw = Raw::greeted(&host);
     let before = open_fds();
     let file = std::fs::File::open("/proc/self/status").unwrap();
-    let text = json!({"id": 0, "ask": {"Close": {"object": 1}}}).to_string();
-    let mut frame = (text.len() as u32).to_le_bytes().to_vec();
-    frame.push(3);
-    frame.extend(text.as_bytes());
-    for _ in 0..100 {
-        let fds = [file.as_fd(), file.as_fd(), file.as_fd()];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
-        let mut ancillary = SendAncillaryBuffer::new(&mut space);
-        assert!(ancillary.push(SendAncillaryMessage::ScmRights(&fds)));
-        let flags = SendFlags::NOSIGNAL;
-        if sendmsg(&raw.0, &[IoSlice::new(&frame)], &mut ancillary, flags).is_err() {
-            break;
-        }
-    }
-    assert!(raw.hear().is_none(), "it announced what never came");
+    let close = json!({"id": 0, "ask": {"Close": {"object": 1}}});
+    let fds = [file.as_fd(), file.as_fd(), file.as_fd()];
+    raw.say_with(&close, &fds);
+    assert!(raw.hear().is_none(), "it needs none of them");
     drop(file);
     wait_until("nothing was kept", || open_fds() <= before);
     assert_serves(&honest);
