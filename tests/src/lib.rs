@@ -40,7 +40,7 @@ pub use footprint::Footprint;
 pub use invariants::assert_invariants;
 pub use listed::keys_and_prefixes;
 pub use owner::{Owner, kills, own};
-pub use program::Program;
+pub use program::{Program, helper};
 pub use raw::Raw;
 pub use rig::{PATIENCE, Rig, block_on, credentials, drain, loopback, quick_builder, wait_until};
 pub use service_rig::ServiceRig;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use crate::{Footprint, PATIENCE, Program, Rig};
+use crate::{Footprint, PATIENCE, Program, Rig, helper};
 
 /// How many clients and how many services a run kills: `S3ENGINE_KILLS=CLIENTS,SERVICES`, else as many as show each
 /// kind of kill a few times.
@@ -45,7 +45,7 @@ impl Owner {
     /// Starts the first, by the program at that path.
     pub fn new(of: &str, rig: &Rig) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let program = own(Command::new(of), rig, &folder.path().join(SOCKET));
+        let program = own(helper(of), rig, &folder.path().join(SOCKET));
         let of = of.to_owned();
         Self {
             program,
@@ -67,7 +67,7 @@ impl Owner {
     /// Starts the next one. The last is dead then.
     pub fn renew(&mut self, rig: &Rig) {
         self.program.kill();
-        self.program = own(Command::new(&self.of), rig, &self.socket());
+        self.program = own(helper(&self.of), rig, &self.socket());
     }
 
     /// Every gauge of its metrics.

@@ -1,11 +1,24 @@
 //! A program of a test, in a process of its own.
 
 use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::wait_until;
+
+/// A program that is built with the tests: where that was, else beside this one or one folder up, as where both were
+/// carried to another host.
+pub fn helper(built: &str) -> Command {
+    let built = Path::new(built);
+    let this = std::env::current_exe().expect("this program is a file");
+    let name = built.file_name().expect("a program is a file");
+    let carried = this.ancestors().skip(1).take(2).map(|at| at.join(name));
+    let mut places = [built.to_owned()].into_iter().chain(carried);
+    let found = places.find(|path| path.is_file());
+    Command::new(found.unwrap_or_else(|| panic!("{name:?} is nowhere near {this:?}")))
+}
 
 /// A process that says what it does, line by line. Killed when dropped.
 pub struct Program {

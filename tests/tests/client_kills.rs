@@ -1,6 +1,5 @@
 //! Clients that are killed at any moment, over and over, beside one that lives.
 
-use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
@@ -9,7 +8,9 @@ use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use s3engine::{Buffer, Completion, ConnectOptions, Engine, Get, Memory, Queue, QueueOptions};
-use s3engine_tests::{Footprint, Owner, PATIENCE, Program, Rig, drain, fill, is_untouched, kills};
+use s3engine_tests::{
+    Footprint, Owner, PATIENCE, Program, Rig, drain, fill, helper, is_untouched, kills,
+};
 use s3sim::{Action, Kind, Rule, content};
 
 /// What those read that are killed; the server is at times slow with it.
@@ -72,7 +73,7 @@ impl Stage {
 
     /// Starts a client, lets it come so far, and kills it.
     fn kill(self, owner: &Owner, random: &mut StdRng) {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_attached"));
+        let mut command = helper(env!("CARGO_BIN_EXE_attached"));
         let mut client = Program::run(command.arg(owner.socket()).args(self.args()));
         let said = match self {
             Stage::Starting => String::new(),

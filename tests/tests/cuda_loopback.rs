@@ -60,7 +60,7 @@ fn assert_holds(completion: &Completion, key: &str, offset: u64) {
 
 #[test]
 fn objects_of_all_sizes_come_to_the_device_that_was_asked_for() {
-    with_standin(|| {
+    Standin::default().gpus(2).run(|| {
         let rig = rig([]);
         let keys = ["1-a", "4097-b", "1MiB-c", "3145733-d", "8MiB-e", "17MiB-f"];
         for device in 0..2 {
@@ -195,7 +195,7 @@ fn serve() {
 
 #[test]
 fn a_server_that_sees_the_devices_in_another_order_writes_to_the_right_one() {
-    with_standin(|| {
+    Standin::default().gpus(2).run(|| {
         if role().is_some() {
             return serve();
         }

@@ -9,14 +9,14 @@ use rustix::process::{Pid, Signal, kill_process};
 use s3engine::service::{Rule, Who};
 use s3engine::{ConnectOptions, Engine, Get, ListQuery, Memory, Policy, Reason};
 use s3engine_tests::{
-    Owner, Program, Rig, ServiceRig, block_on, fill, is_untouched, own, wait_until,
+    Owner, Program, Rig, ServiceRig, block_on, fill, helper, is_untouched, own, wait_until,
 };
 use s3sim::{Action, Rule as Fault};
 
 const KEY: &str = "300KiB-p";
 
 fn client(host: &ServiceRig, what: &str, key: &str, count: Option<usize>) -> Program {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_attached"));
+    let mut command = helper(env!("CARGO_BIN_EXE_attached"));
     let count = count.map(|count| count.to_string());
     Program::run(command.arg(host.socket()).args([what, key]).args(count))
 }
@@ -126,11 +126,7 @@ fn each_embedded_engine_is_an_rdma_client_of_its_own() {
         .iter()
         .map(|folder| {
             let socket = folder.path().join("s.sock");
-            let service = own(
-                Command::new(env!("CARGO_BIN_EXE_owner")),
-                &host.rig,
-                &socket,
-            );
+            let service = own(helper(env!("CARGO_BIN_EXE_owner")), &host.rig, &socket);
             (socket, service)
         })
         .collect();
@@ -181,7 +177,7 @@ fn a_service_of_another_pid_namespace_does_not_see_who_its_client_is_and_serves_
     let socket = folder.path().join("s.sock");
     let _service = own(command, &host.rig, &socket);
     for _ in 0..2 {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_attached"));
+        let mut command = helper(env!("CARGO_BIN_EXE_attached"));
         let mut client = Program::run(command.arg(&socket).args(["read", KEY, "5"]));
         assert_eq!(client.line(), "done");
         assert!(client.ended());

@@ -54,10 +54,11 @@ mod host;
 mod in_use;
 mod physical;
 mod pointer;
+mod real;
 mod rerun;
 mod settings;
 mod space;
 mod stream;
 mod vmm;
 
-pub use rerun::{Standin, again, refused, role, with_standin};
+pub use rerun::{Standin, again, is_standin, refused, role, with_standin};

@@ -1,4 +1,7 @@
 //! Runs a test once more, in a process of its own that loads the stand-in for the driver.
+//!
+//! With `S3ENGINE_GPU_TESTS=1` that process takes the driver itself, on a host with a GPU. A test that asks for a driver
+//! of another kind than the usual one, or for more GPUs than there are, says that it is skipped.
 
 use std::any::type_name;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,6 +16,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
+use crate::real;
+
 /// Names the test in the process that runs it.
 const TEST: &str = "S3ENGINE_STANDIN_TEST";
 /// Names the library, where it is not beside the test.
@@ -23,6 +28,8 @@ const ALL: &str = "all of them";
 const ROLE: &str = "S3ENGINE_STANDIN_ROLE";
 /// Where that process shows that it came to its end.
 const RAN: &str = "S3ENGINE_STANDIN_RAN";
+/// How many GPUs there are: the one setting that hosts with a GPU may have too.
+const GPUS: &str = "S3ENGINE_STANDIN_GPUS";
 
 /// The longest that a test may take. Nothing comes near it unless it hangs.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -39,9 +46,9 @@ pub fn with_standin<F: FnOnce()>(work: F) {
 }
 
 impl Standin {
-    /// So many GPUs.
+    /// So many GPUs; on a host that has some, at least so many.
     pub fn gpus(self, count: usize) -> Self {
-        self.set("S3ENGINE_STANDIN_GPUS", count)
+        self.set(GPUS, count)
     }
 
     /// Each with so many bytes of memory.
@@ -83,18 +90,23 @@ impl Standin {
             let ran = env::var_os(RAN).expect("whoever started this says where");
             return fs::write(ran, "").expect("the folder of the test is there");
         }
+        if let Some(why) = self.impossible() {
+            return println!("skipped: {why}");
+        }
         let folder = tempfile::tempdir().expect("a temporary folder");
         let ran = folder.path().join("ran");
         let mut command = same_test(test);
         command.env(TEST, test).env(RAN, &ran);
         let said = self.finish(command, folder.path());
         assert!(ran.exists(), "{test} did not run:\n{said}");
+        let skipped = said.lines().filter(|line| line.starts_with("skipped: "));
+        skipped.for_each(|line| println!("{line}"));
     }
 
     /// Runs all tests of this program once more, each of which takes what driver it finds; called in one of them.
-    /// Returns what they said; in that process itself nothing is left to do.
+    /// Returns what they said; in that process itself, and with the driver itself, nothing is left to do.
     pub fn run_all(self) -> Option<String> {
-        if env::var(TEST).is_ok_and(|running| running == ALL) {
+        if real::is_wanted() || env::var(TEST).is_ok_and(|running| running == ALL) {
             return None;
         }
         let folder = tempfile::tempdir().expect("a temporary folder");
@@ -103,26 +115,47 @@ impl Standin {
         Some(self.finish(command, folder.path()))
     }
 
-    /// Runs a command with the stand-in to its good end. Returns what it said.
+    /// Why the driver itself cannot stand where the stand-in does.
+    fn impossible(&self) -> Option<String> {
+        if !real::is_wanted() {
+            return None;
+        }
+        if self.settings.keys().any(|name| *name != GPUS) {
+            return Some("only with the stand-in".to_owned());
+        }
+        let wanted = self.settings.get(GPUS).map_or(Ok(1), |count| count.parse());
+        let wanted: usize = wanted.expect("a number");
+        match real::devices() {
+            0 => Some("no CUDA device".to_owned()),
+            devices if devices < wanted => Some(format!(
+                "{wanted} CUDA devices are needed, and this host has {devices}"
+            )),
+            _ => None,
+        }
+    }
+
+    /// Runs a command with its driver to its good end. Returns what it said.
     fn finish(&self, mut command: Command, folder: &Path) -> String {
         let out = folder.join("out");
         let file = File::create(&out).expect("a file for what it says");
         command.stderr(file.try_clone().expect("two of it"));
         command.stdout(file).process_group(0);
-        command.env("LD_LIBRARY_PATH", libraries(folder));
-        command.env("S3ENGINE_STANDIN_STATE", folder.join("state"));
-        command.env("S3ENGINE_STANDIN_TELL", "1");
-        command.env_remove("CUDA_VISIBLE_DEVICES");
-        command.envs(&self.settings);
+        if !real::is_wanted() {
+            command.env("LD_LIBRARY_PATH", libraries(folder));
+            command.env("S3ENGINE_STANDIN_STATE", folder.join("state"));
+            command.env("S3ENGINE_STANDIN_TELL", "1");
+            command.env_remove("CUDA_VISIBLE_DEVICES");
+            command.envs(&self.settings);
+        }
         let ended = wait(command.spawn().expect("this program starts"));
         let said = fs::read(&out).unwrap_or_default();
         let said = String::from_utf8_lossy(&said).into_owned();
         let Some(status) = ended else {
-            panic!("with the stand-in: killed after {PATIENCE:?}; it said:\n{said}");
+            panic!("in a process of its own: killed after {PATIENCE:?}; it said:\n{said}");
         };
         assert!(
             status.success(),
-            "with the stand-in: {status}; it said:\n{said}"
+            "in a process of its own: {status}; it said:\n{said}"
         );
         said
     }
@@ -138,9 +171,15 @@ pub fn refused(said: &str) -> Vec<&str> {
     names.into_iter().collect()
 }
 
+/// Whether the driver is the stand-in, which has as much memory as it says and takes none for itself: then it can be
+/// counted.
+pub fn is_standin() -> bool {
+    !real::is_wanted()
+}
+
 /// The same test in one more process, of this name: for tests of several processes.
 pub fn again(role: &str) -> Command {
-    let test = env::var(TEST).expect("called in a test that runs with the stand-in");
+    let test = env::var(TEST).expect("called in a test that runs in a process of its own");
     let mut command = same_test(&test);
     command.env(ROLE, role);
     command

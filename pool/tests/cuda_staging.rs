@@ -405,7 +405,7 @@ fn a_pool_that_ends_while_bytes_are_copied_waits_for_nobody_and_leaves_nothing()
 
 #[test]
 fn two_devices_have_a_copier_each() {
-    with_standin(|| {
+    Standin::default().gpus(2).run(|| {
         let pool = pool();
         thread::scope(|scope| {
             for ordinal in 0..2 {
