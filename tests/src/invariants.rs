@@ -108,6 +108,10 @@ fn check_flags(completion: &Completion, policy: Policy, end: End) {
         let unseen = completion.bytes_by_path().rdma > 0;
         assert_eq!(has(Flags::NOT_VERIFIED), unseen, "{completion:?}");
     }
+    let buffer = completion.buffer();
+    let on_device = buffer.is_some_and(|buffer| buffer.memory() != Memory::Host);
+    let staged = on_device && completion.bytes_by_path().http > 0;
+    assert_eq!(has(Flags::STAGED), staged, "{completion:?}");
 }
 
 fn check_bytes(completion: &Completion, end: End) {

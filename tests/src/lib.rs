@@ -44,4 +44,4 @@ pub use program::{Program, helper};
 pub use raw::Raw;
 pub use rig::{PATIENCE, Rig, block_on, credentials, drain, loopback, quick_builder, wait_until};
 pub use service_rig::ServiceRig;
-pub use watch::{FreeMemory, fill, is_untouched};
+pub use watch::{FreeMemory, contents, fill, is_untouched};

@@ -135,6 +135,8 @@ pub struct Case {
     pub shape: Shape,
     /// Where it goes.
     pub into: Destination,
+    /// In memory of which kind.
+    pub memory: Memory,
     /// The object's key, which no other case has.
     pub key: String,
 }
@@ -160,7 +162,7 @@ impl fmt::Display for Case {
 
 impl Case {
     /// All shapes and destinations under all policies, for one fault.
-    pub fn all_of(fault: &Fault) -> Vec<Self> {
+    pub fn all_of(fault: &Fault, memory: Memory) -> Vec<Self> {
         let mut cases = Vec::new();
         for &policy in Policy::ALL {
             for shape in Shape::ALL {
@@ -172,14 +174,20 @@ impl Case {
                             when,
                             shape,
                             into,
+                            memory,
                             key: key(fault, (policy, when, shape, into)),
                         };
-                        cases.extend(case.is_of_its_own().then_some(case));
+                        cases.extend((case.can_be() && case.is_of_its_own()).then_some(case));
                     }
                 }
             }
         }
         cases
+    }
+
+    /// Whether there is such a GET: what the engine leases is memory of the host.
+    fn can_be(&self) -> bool {
+        self.into != Destination::Leased || self.memory == Memory::Host
     }
 
     /// Whether no other case shows the same. A fault that nothing can show is tried on two shapes.
@@ -274,7 +282,7 @@ impl Case {
 
     fn buffer(&self, engine: &Engine) -> Buffer {
         let len = self.shape.room() + SPARE;
-        let buffer = engine.pool().try_alloc(len, Memory::Host);
+        let buffer = engine.pool().try_alloc(len, self.memory);
         let mut buffer = buffer.expect("the pool has room for a batch");
         fill(&mut buffer);
         buffer

@@ -2,14 +2,14 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use s3engine::{Buffer, BytesByPath, Completion, Flags, Path, Policy, Reason};
+use s3engine::{Buffer, BytesByPath, Completion, Flags, Memory, Path, Policy, Reason};
 use s3engine_pool::SlotId;
 use s3sim::content;
 
 use super::case::{Case, Destination, FORBIDDEN, Shape};
 use super::expect::{Carried, Doubt, End, Expected};
 use crate::assert_invariants;
-use crate::watch::is_untouched;
+use crate::watch::{contents, is_untouched};
 
 /// What a case came to.
 pub struct Seen {
@@ -42,8 +42,8 @@ pub struct Facts {
     size: Option<u64>,
     status: Option<u16>,
     fallback: Option<Reason>,
-    /// Bytes that can be seen.
-    seen: Option<usize>,
+    /// Bytes that can be seen: where they are, for those of a device.
+    seen: Option<u64>,
     error: Option<String>,
 }
 
@@ -58,7 +58,7 @@ impl Facts {
             size: completion.info().size,
             status: completion.status(),
             fallback: completion.fallback().map(|fallback| fallback.reason),
-            seen: completion.data().map(<[u8]>::len),
+            seen: completion.buffer().map(|_| completion.bytes()),
             error: completion.error().map(ToString::to_string),
         }
     }
@@ -152,6 +152,8 @@ fn flags(case: &Case, expected: &Expected, seen: &Seen) -> Flags {
         flags.set(Flags::HTTP_INTENDED, intended);
         flags.set(Flags::NOT_VERIFIED, unseen);
         flags.set(Flags::PARTIAL, case.shape == Shape::Reaching);
+        let by_http = carried != Carried::Rdma && case.shape.delivered().1 > 0;
+        flags.set(Flags::STAGED, by_http && case.memory != Memory::Host);
     }
     let moved = slots(seen).is_some_and(|(given, back)| given != back);
     flags.set(Flags::MOVED, moved);
@@ -211,12 +213,12 @@ fn buffer(case: &Case, expected: &Expected, seen: &Seen) -> Result<(), &'static 
 /// The bytes are the object's, of one version, and nothing behind them was written.
 fn content(case: &Case, seen: &Seen) -> Result<(), String> {
     let (offset, len) = case.shape.delivered();
-    let all = seen.back.as_ref().and_then(Buffer::as_slice);
+    let all = seen.back.as_ref().map(contents);
     let data = seen
         .end
         .seen
-        .zip(all)
-        .and_then(|(len, all)| all.split_at_checked(len));
+        .zip(all.as_ref())
+        .and_then(|(len, all)| all.split_at_checked(len as usize));
     let (data, rest) = data.ok_or("no bytes to see")?;
     if data.len() as u64 != len {
         return Err(format!("{} bytes, not {len}", data.len()));

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use s3engine::service::{Caps, Service, ServiceOptions};
-use s3engine::{ConnectOptions, Engine, Limits, PoolOptions, Rdma, Timeouts};
+use s3engine::{ConnectOptions, Engine, Limits, Memory, PoolOptions, Rdma, Timeouts};
 use s3sim::{Sim, SimOptions};
 use tempfile::TempDir;
 
@@ -102,6 +102,7 @@ impl Site {
         PoolOptions {
             slab_bytes: 4 << 20,
             max_bytes: Some(160 << 20),
+            max_cuda_bytes: Some(160 << 20),
             // Cases are judged by what they do, not by how fast a busy machine confirms.
             revoke_timeout: Duration::from_secs(10),
             ..PoolOptions::default()
@@ -124,6 +125,11 @@ pub trait Host: Sync {
 
     /// What its engines know of fabrics.
     fn fabric(&self) -> FabricIs;
+
+    /// Where its callers have their buffers.
+    fn memory(&self) -> Memory {
+        Memory::Host
+    }
 
     /// Starts it over a site, with parts of [`PART`] bytes and the threshold [`THRESHOLD`]. `None`: it cannot
     /// break its fabric as the site asks.
@@ -267,5 +273,37 @@ impl Host for Served {
             engine: client.expect("the service is there"),
             keep: Box::new((service, owner.keep)),
         })
+    }
+}
+
+/// A host whose callers have their buffers in the memory of the first CUDA device.
+pub struct IntoCuda<H> {
+    name: String,
+    host: H,
+}
+
+impl<H: Host> IntoCuda<H> {
+    /// Otherwise as that host.
+    pub fn new(host: H) -> Self {
+        let name = format!("{} into CUDA", host.name());
+        Self { name, host }
+    }
+}
+
+impl<H: Host> Host for IntoCuda<H> {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn fabric(&self) -> FabricIs {
+        self.host.fabric()
+    }
+
+    fn memory(&self) -> Memory {
+        Memory::cuda(0).expect("a CUDA device")
+    }
+
+    fn start(&self, site: &Site) -> Option<Running> {
+        self.host.start(site)
     }
 }

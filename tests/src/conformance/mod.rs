@@ -14,7 +14,8 @@
 //! buffer that must come back; bytes of one version, and nothing written behind them. Buffers that came back are
 //! filled anew and watched until no server writes any more; then all memory must be back in the pool.
 //!
-//! A host joins by one line: `conformance!(embedded_loopback => Embedded::with_loopback());`.
+//! A host joins by one line: `conformance!(embedded_loopback => Embedded::with_loopback());`, and with buffers on a CUDA
+//! device by `conformance!(... => IntoCuda::new(...), with_standin);`.
 
 mod case;
 mod check;
@@ -24,7 +25,8 @@ mod host;
 mod session;
 
 pub use host::{
-    Embedded, FabricIs, Host, LATE, PART, Running, SILENCE, Served, Site, THRESHOLD, Tempo,
+    Embedded, FabricIs, Host, IntoCuda, LATE, PART, Running, SILENCE, Served, Site, THRESHOLD,
+    Tempo,
 };
 pub use session::{Session, Tally};
 
@@ -36,59 +38,67 @@ use crate::Failure;
 use case::{Case, Shape};
 use fault::{Fault, When};
 
-/// Makes the suite's tests for a host.
+/// Makes the suite's tests for a host, each run where it is or by a function of yours.
 #[macro_export]
 macro_rules! conformance {
     ($name:ident => $host:expr) => {
+        $crate::conformance!($name => $host, $crate::conformance::here);
+    };
+    ($name:ident => $host:expr, $run:path) => {
         mod $name {
             use super::*;
 
             #[test]
             fn every_policy_meets_every_refusal_of_rdma() {
-                $crate::conformance::refusals_of_rdma(&$host);
+                $run(|| $crate::conformance::refusals_of_rdma(&$host));
             }
 
             #[test]
             fn every_policy_meets_every_trouble_of_rdma() {
-                $crate::conformance::troubles_of_rdma(&$host);
+                $run(|| $crate::conformance::troubles_of_rdma(&$host));
             }
 
             #[test]
             fn every_policy_meets_every_trouble_of_http() {
-                $crate::conformance::troubles_of_http(&$host);
+                $run(|| $crate::conformance::troubles_of_http(&$host));
             }
 
             #[test]
             fn every_policy_meets_troubles_of_both() {
-                $crate::conformance::troubles_of_both(&$host);
+                $run(|| $crate::conformance::troubles_of_both(&$host));
             }
 
             #[test]
             fn silence_after_a_token_ends_in_time_and_late_writes_reach_nobody() {
-                $crate::conformance::silences_of_rdma(&$host);
+                $run(|| $crate::conformance::silences_of_rdma(&$host));
             }
 
             #[test]
             fn silence_ends_in_time() {
-                $crate::conformance::silences_of_http(&$host);
+                $run(|| $crate::conformance::silences_of_http(&$host));
             }
 
             #[test]
             fn a_get_that_is_ended_ends_at_once_and_says_so() {
-                $crate::conformance::ended(&$host);
+                $run(|| $crate::conformance::ended(&$host));
             }
 
             #[test]
             fn a_fabric_that_fails_is_never_taken_for_another_cause() {
-                $crate::conformance::failing_fabrics(&$host);
+                $run(|| $crate::conformance::failing_fabrics(&$host));
             }
 
             #[test]
             fn awaited_gets_end_as_queued_ones_do() {
-                $crate::conformance::awaited(&$host);
+                $run(|| $crate::conformance::awaited(&$host));
             }
         }
     };
+}
+
+/// Runs a test where it is.
+pub fn here(test: impl FnOnce()) {
+    test();
 }
 
 /// What servers answer to tokens, short of delivering; and nothing at all going wrong.
@@ -140,7 +150,7 @@ fn silences(host: &dyn Host, faults: Vec<Fault>) {
 
 fn silence(host: &dyn Host, fault: &Fault) {
     let mut session = open(host, Tempo::Brisk);
-    let mut cases = Case::all_of(fault);
+    let mut cases = Case::all_of(fault, host.memory());
     // Enough to show it.
     cases.retain(|case| !matches!(case.shape, Shape::Range | Shape::Reaching | Shape::Beyond));
     session.run(&cases);
@@ -151,7 +161,7 @@ fn silence(host: &dyn Host, fault: &Fault) {
 pub fn ended(host: &dyn Host) {
     let mut session = open(host, Tempo::Patient);
     for fault in fault::ends() {
-        session.run(&Case::all_of(&fault));
+        session.run(&Case::all_of(&fault, host.memory()));
     }
     session.finish();
 }
@@ -162,7 +172,7 @@ pub fn failing_fabrics(host: &dyn Host) {
         let Some(mut session) = Session::open(host, Tempo::Patient, Some(failure)) else {
             return;
         };
-        session.run(&Case::all_of(&fault));
+        session.run(&Case::all_of(&fault, host.memory()));
         session.finish();
     }
     let unconfirmed = Session::open(host, Tempo::Patient, Some(Failure::Revoke));
@@ -170,7 +180,7 @@ pub fn failing_fabrics(host: &dyn Host) {
         return;
     };
     // One by one: each takes a whole slab along.
-    for case in Case::all_of(&fault::unconfirmed()) {
+    for case in Case::all_of(&fault::unconfirmed(), host.memory()) {
         if matches!(case.shape, Shape::Whole | Shape::Parts) {
             session.run(&[case]);
         }
@@ -182,7 +192,7 @@ pub fn failing_fabrics(host: &dyn Host) {
 pub fn awaited(host: &dyn Host) {
     let mut session = open(host, Tempo::Patient);
     for fault in some_of_all(host) {
-        let mut cases = Case::all_of(&fault);
+        let mut cases = Case::all_of(&fault, host.memory());
         cases.retain(|case| case.when == When::Always && case.shape != Shape::Small);
         session.run_awaited(&cases);
     }
@@ -194,7 +204,7 @@ pub fn awaited(host: &dyn Host) {
 pub fn told(host: &dyn Host) -> Tally {
     let mut session = open(host, Tempo::Patient);
     for fault in some_of_all(host) {
-        let mut cases = Case::all_of(&fault);
+        let mut cases = Case::all_of(&fault, host.memory());
         cases.retain(|case| case.when != When::Always || case.shape == Shape::Whole);
         session.run(&cases);
     }
@@ -220,7 +230,7 @@ pub fn violations_of_false_revocation(host: &dyn Host) -> Vec<String> {
     let late = fault::silences_of_rdma()
         .into_iter()
         .find(Fault::writes_late);
-    session.run(&Case::all_of(&late.expect("there is one")));
+    session.run(&Case::all_of(&late.expect("there is one"), host.memory()));
     session.violations().to_vec()
 }
 
@@ -230,7 +240,7 @@ fn answered(host: &dyn Host, faults: Vec<Fault>) {
     };
     let mut session = open(host, Tempo::Patient);
     for fault in faults {
-        let cases = Case::all_of(&fault);
+        let cases = Case::all_of(&fault, host.memory());
         // Few rules at a time: the simulator looks through all of them for each request.
         for cases in cases.chunk_by(|a, b| a.policy == b.policy) {
             session.run(cases);

@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use s3engine::{Buffer, Completion, Engine, Flags, Path, Queue, QueueOptions, Reason, Ticket};
+use s3engine::{
+    Buffer, Completion, Engine, Flags, Memory, Path, Queue, QueueOptions, Reason, Ticket,
+};
 use s3engine_pool::SlotId;
 use s3sim::Counters;
 
@@ -14,7 +16,7 @@ use super::expect::{End, Expected, expect};
 use super::fault::Ends;
 use super::host::{FabricIs, Host, LATE, Running, Site, Tempo};
 use crate::rig::{PATIENCE, block_on, wait_until};
-use crate::watch::{fill, is_untouched};
+use crate::watch::{contents, fill, is_untouched};
 use crate::{Failure, FreeMemory};
 
 /// What completions told, added up.
@@ -30,6 +32,7 @@ pub struct Tally {
 pub struct Session {
     name: String,
     fabric: FabricIs,
+    memory: Memory,
     // Ends before its server does.
     running: Running,
     site: Site,
@@ -72,6 +75,7 @@ impl Session {
         Some(Self {
             name: host.name().to_owned(),
             fabric: host.fabric(),
+            memory: host.memory(),
             running,
             site,
             violations: Vec::new(),
@@ -267,7 +271,7 @@ impl Session {
         }
         self.outlast_late_writes(asked);
         for (case, buffer) in &kept.0 {
-            if !buffer.as_slice().is_some_and(is_untouched) {
+            if !is_untouched(&contents(buffer)) {
                 let wrong = "its buffer was written after it came back";
                 self.violations
                     .push(format!("{}: {case}: {wrong}", self.name));
@@ -295,7 +299,7 @@ impl Session {
         if !asked.iter().any(|asked| asked.case.fault.writes_late()) {
             return;
         }
-        let free = FreeMemory::lease(self.engine().pool());
+        let free = FreeMemory::lease_of(self.engine().pool(), self.memory);
         // The last token went out before the last completion came.
         thread::sleep(LATE);
         if !free.is_untouched() {
