@@ -14,6 +14,7 @@
 //! - `service`, `processes`, `hostile`: clients of a host service: honest ones, ones that are killed or stopped, ones
 //!   that break the rules.
 //! - `client_kills`, `service_kills`: clients and services that are killed at any moment, over and over.
+//! - `cuda_conformance`, `cuda_invariants`, `cuda_late_writes`: as without `cuda_`, into memory of CUDA devices.
 //! - `cuda_loopback`, `cuda_service`: memory of CUDA devices, with a stand-in for the driver.
 //! - `cuda_adopt`, `cuda_pin`: a client's own memory of CUDA devices, and host memory that it pins, with the same.
 //! - `invariants`: any fault under any policy, in any order.
@@ -21,6 +22,7 @@
 //! - `conformance`: every policy with every fault, shape and destination, for every host.
 #![forbid(unsafe_code)]
 
+mod any_faults;
 mod canned;
 pub mod conformance;
 mod failing_fabric;
@@ -34,6 +36,7 @@ mod rig;
 mod service_rig;
 mod watch;
 
+pub use any_faults::any_faults_under_any_policy;
 pub use canned::{canned_server, echoing_server};
 pub use failing_fabric::{FailingFabric, Failure};
 pub use footprint::Footprint;

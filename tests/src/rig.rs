@@ -83,12 +83,15 @@ impl Rig {
         self.folder.path()
     }
 
-    /// Memory of the engine's pool.
+    /// Memory of the engine's pool: the host's.
     pub fn buffer(&self, len: u64) -> Buffer {
-        self.engine
-            .pool()
-            .try_alloc(len, Memory::Host)
-            .expect("the pool has room")
+        self.buffer_of(len, Memory::Host)
+    }
+
+    /// The same, of one kind.
+    pub fn buffer_of(&self, len: u64, memory: Memory) -> Buffer {
+        let buffer = self.engine.pool().try_alloc(len, memory);
+        buffer.expect("the pool has room")
     }
 
     /// A queue of the default size.
