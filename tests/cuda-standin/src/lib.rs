@@ -11,6 +11,8 @@
 //! }
 //! ```
 //!
+//! On a host with a GPU the same tests run with the driver itself: `S3ENGINE_GPU_TESTS=1` (see `rerun`).
+//!
 //! It is strict, for that is its use. A rule that is broken gives the driver's own error code:
 //! - a call before `cuInit` or in a forked child, on a thread without a context, with a handle or an address that is
 //!   none, with a size that is not a multiple; a part unmapped; anything freed twice;
