@@ -23,6 +23,6 @@ for package in s3engine-pool s3engine-tests; do
         esac
     done
 done
-find "$folder" -type f -perm -u+x -exec strip {} +
+find "$folder" -type f -perm -u+x ! -name '*.sh' -exec strip {} +
 cp benches/gpu/run.sh "$folder/"
 du -sh "$folder"

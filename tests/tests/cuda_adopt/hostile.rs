@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::os::fd::{AsFd, BorrowedFd};
 
-use cuda_standin::with_standin;
+use cuda_standin::{Standin, with_standin};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use s3engine::Policy;
 use s3engine::cuda::Gpu;
@@ -39,7 +39,7 @@ fn open_files() -> usize {
 
 #[test]
 fn shared_memory_that_is_none_or_not_as_it_is_said_to_be_is_refused() {
-    with_standin(|| {
+    Standin::default().gpus(2).run(|| {
         let host = ServiceRig::new();
         let honest = host.client();
         let memory = Callers::new(4 * MIB, How::Shareable);

@@ -8,7 +8,7 @@ use std::path::Path as FilePath;
 use std::thread;
 
 use callers::{Callers, How, MIB};
-use cuda_standin::{Standin, again, role, with_standin};
+use cuda_standin::{Standin, again, is_standin, role, with_standin};
 use s3engine::cuda::Gpu;
 use s3engine::{
     Buffer, Completion, ConnectOptions, Engine, Flags, Get, Path, Policy, PoolError, Reason,
@@ -26,8 +26,14 @@ fn free() -> u64 {
     Gpu::nth(0).unwrap().free_memory().unwrap()
 }
 
+/// Whether so much is free, given what a driver keeps for itself.
+fn is_free(bytes: u64) -> bool {
+    let kept = if is_standin() { 0 } else { 64 * MIB };
+    free() + kept >= bytes
+}
+
 fn wait_free(bytes: u64) {
-    wait_until("the device's memory is free again", || free() == bytes);
+    wait_until("the device's memory is free again", || is_free(bytes));
 }
 
 fn adopt(engine: &Engine, memory: &Callers, at: u64, len: u64) -> Result<Buffer, PoolError> {
@@ -109,7 +115,7 @@ fn memory_with_a_descriptor_is_filled_by_the_fabric_and_over_http_and_shared_onc
         assert_eq!(slabs(&host).0, 0);
         drop(client);
         host.assert_drains();
-        assert_eq!(free(), before, "it was never had twice");
+        assert!(is_free(before), "it was never had twice");
     });
 }
 
