@@ -1,5 +1,6 @@
-//! How bytes that are in this process's hands get into a window, whatever its memory.
+//! How bytes that are in this process's hands, or on their way there, get into a window, whatever its memory.
 
+use std::io;
 use std::sync::Arc;
 
 use crate::cuda::{Chunk, Copies, CudaError, Staging};
@@ -51,16 +52,51 @@ impl Window {
 
 impl Filling<'_> {
     /// Writes `data` to `at`. Waits only on the way to a device, and only for staging memory.
-    pub async fn write(&mut self, at: u64, data: &[u8]) -> Result<(), WriteError> {
-        if self.window.core.slab.mapping().is_some() {
-            return self.window.write(at, data);
+    pub async fn write(&mut self, mut at: u64, mut data: &[u8]) -> Result<(), WriteError> {
+        self.window.check_range(at, data.len() as u64)?;
+        while !data.is_empty() {
+            let copy = |room: &mut [u8]| {
+                room.copy_from_slice(&data[..room.len()]);
+                Ok(room.len())
+            };
+            let received = self.receive(at, data.len() as u64, copy).await?;
+            let written = received.unwrap_or_default();
+            at += written as u64;
+            data = &data[written..];
         }
-        self.stage(at, data).await
+        Ok(())
     }
 
-    async fn stage(&mut self, mut at: u64, mut data: &[u8]) -> Result<(), WriteError> {
-        let range = self.window.check_range(at, data)?;
+    /// Has `read` put bytes at `at`: it is given room for one or more of them, and at most for `most`, and says how
+    /// many it has put there, from the room's beginning. Bytes thus get from a socket into memory without a stop in
+    /// between. Waits as [`write`](Self::write) does, before it calls `read`.
+    ///
+    /// Returns what `read` does. Of nothing, no room is made: the answer is 0 then.
+    pub async fn receive(
+        &mut self,
+        at: u64,
+        most: u64,
+        read: impl FnOnce(&mut [u8]) -> io::Result<usize>,
+    ) -> Result<io::Result<usize>, WriteError> {
+        let range = self.window.check_range(at, most)?;
+        if most == 0 {
+            return Ok(Ok(0));
+        }
+        if let Some(room) = self.window.room(at, most)? {
+            let len = room.len();
+            return Ok(read(room).map(|received| received.min(len)));
+        }
         let staging = Arc::clone(self.window.core.slab.staging().ok_or(range)?);
+        self.stage(at, most, &staging, read).await
+    }
+
+    async fn stage(
+        &mut self,
+        at: u64,
+        most: u64,
+        staging: &Staging,
+        read: impl FnOnce(&mut [u8]) -> io::Result<usize>,
+    ) -> Result<io::Result<usize>, WriteError> {
         if self.staged == 0 {
             // Of an earlier try: they would write over what comes now.
             self.window.settled().await;
@@ -68,19 +104,15 @@ impl Filling<'_> {
         let copies = Arc::clone(self.window.copies.get_or_insert_default());
         // What is already known to fail is not received to the end.
         copies.check()?;
-        self.staged += data.len() as u64;
-        while !data.is_empty() {
-            let mut gathered = self.gather(at, &staging, &copies).await?;
-            let later = gathered.chunk.fill(data);
-            at += (data.len() - later.len()) as u64;
-            data = later;
-            if gathered.chunk.is_full() {
-                self.send(gathered, &copies);
-            } else {
-                self.gathered = Some(gathered);
-            }
+        let mut gathered = self.gather(at, staging, &copies).await?;
+        let received = gathered.chunk.receive(most, read);
+        self.staged += *received.as_ref().unwrap_or(&0) as u64;
+        if gathered.chunk.is_full() {
+            self.send(gathered, &copies);
+        } else if gathered.chunk.len() > 0 {
+            self.gathered = Some(gathered);
         }
-        Ok(())
+        Ok(received)
     }
 
     /// A chunk with room for bytes at `at`.

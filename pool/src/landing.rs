@@ -14,6 +14,10 @@ use crate::registrar::RegistrationHandle;
 use crate::shared::Shared;
 use crate::slab::Slab;
 
+/// Bytes received at once: many enough for a call of the kernel not to count, and few enough for other tasks of the
+/// thread not to wait for long.
+const ROOM: usize = 1 << 20;
+
 /// The slot's memory was given up, because a revocation was not confirmed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the slot's slab was given up: a revocation was not confirmed")]
@@ -205,22 +209,33 @@ impl Window {
     /// Copies `data` to `at`. Only for memory that this host's processors can reach; [`filling`](Self::filling) is for
     /// any.
     pub fn write(&mut self, at: u64, data: &[u8]) -> Result<(), WriteError> {
-        let range = self.check_range(at, data)?;
+        let range = self.check_range(at, data.len() as u64)?;
         let mapping = self.core.slab.mapping().ok_or(range)?;
         Ok(mapping.write(self.start + at, data)?)
     }
 
-    /// Whether `data` may be written to `at`. Returns the range as an error would have it.
-    pub(crate) fn check_range(&self, at: u64, data: &[u8]) -> Result<OutOfBounds, WriteError> {
+    /// Memory for at most `most` bytes at `at`, of so many as are received at once. `None`: processors cannot reach it.
+    pub(crate) fn room(&mut self, at: u64, most: u64) -> Result<Option<&mut [u8]>, WriteError> {
+        self.check_range(at, most)?;
+        let len = most.min(ROOM as u64) as usize;
+        let mapping = self.core.slab.mapping();
+        // SAFETY: the range was checked to lie in the window. While the window is borrowed, nobody else has it: windows
+        // do not overlap, a slot has one landing and can be read only when that is finished, and no remote may write,
+        // as the window is not armed.
+        Ok(mapping.map(|mapping| unsafe { mapping.slice_mut(self.start + at, len) }))
+    }
+
+    /// Whether `len` bytes may be written to `at`. Returns the range as an error would have it.
+    pub(crate) fn check_range(&self, at: u64, len: u64) -> Result<OutOfBounds, WriteError> {
         if self.armed.is_some() {
             return Err(WriteError::Armed);
         }
         let range = OutOfBounds {
             offset: at,
-            len: data.len() as u64,
+            len,
             have: self.len,
         };
-        let end = at.checked_add(range.len);
+        let end = at.checked_add(len);
         let fits = end.is_some_and(|end| end <= self.len);
         fits.then_some(range).ok_or(range.into())
     }

@@ -2,6 +2,7 @@
 //! error; and nothing is written to a slot that is somebody else's. On a stand-in for the driver.
 
 use std::future::{Future, poll_fn};
+use std::io;
 use std::pin::pin;
 use std::task::Poll;
 use std::thread;
@@ -12,7 +13,7 @@ use cuda_standin::{Standin, with_standin};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use s3engine_pool::cuda::CudaError;
-use s3engine_pool::{Buffer, Landing, Memory, Pool, PoolError, PoolOptions, WriteError};
+use s3engine_pool::{Buffer, Landing, Memory, Pool, PoolError, PoolOptions, Window, WriteError};
 
 mod books;
 
@@ -139,6 +140,82 @@ fn host_memory_is_written_at_once_and_nothing_is_staged() {
             b"here"
         );
         assert_eq!(copiers(), 0);
+    });
+}
+
+/// A read of a socket on which nothing has come.
+fn nothing_there(room: &mut [u8]) -> io::Result<usize> {
+    assert!(!room.is_empty());
+    Err(io::ErrorKind::WouldBlock.into())
+}
+
+#[test]
+fn what_a_read_puts_there_counts_and_no_more() {
+    with_standin(|| {
+        let pool = pool();
+        for memory in [Memory::Host, Memory::cuda(0).unwrap()] {
+            let len = 3 * MIB + 5;
+            let buffer = pool.try_alloc(len, memory).unwrap();
+            let mut expected = all_of(&buffer);
+            let mut landing = buffer.into_landing();
+            let mut window = landing.window(0, len).unwrap();
+            let mut filling = window.filling();
+            let (mut at, mut byte) = (10, 0);
+            while at < len - 10 {
+                byte += 1;
+                let most = (len - 10 - at).min(700_000);
+                let blocked = block_on(filling.receive(at, most, nothing_there)).unwrap();
+                assert_eq!(blocked.unwrap_err().kind(), io::ErrorKind::WouldBlock);
+                let read = |room: &mut [u8]| {
+                    assert!(!room.is_empty() && room.len() as u64 <= most);
+                    // Says what it has filled, or more than there is room for.
+                    let (said, filled) = match byte % 3 {
+                        0 => (usize::MAX, room.len()),
+                        _ => (room.len().div_ceil(2), room.len().div_ceil(2)),
+                    };
+                    room[..filled].fill(byte);
+                    Ok(said)
+                };
+                let received = block_on(filling.receive(at, most, read)).unwrap().unwrap();
+                expected[at as usize..][..received].fill(byte);
+                at += received as u64;
+            }
+            let end = block_on(filling.receive(at, 10, |_| Ok(0))).unwrap();
+            assert_eq!(end.unwrap(), 0);
+            let empty = block_on(filling.receive(len, 0, nothing_there)).unwrap();
+            assert_eq!(empty.unwrap(), 0);
+            assert!(block_on(filling.receive(len, 1, nothing_there)).is_err());
+            assert!(block_on(filling.receive(1, u64::MAX, nothing_there)).is_err());
+            let staged = block_on(filling.finish()).unwrap();
+            let expected_staged = if memory == Memory::Host { 0 } else { at - 10 };
+            assert_eq!(staged, expected_staged);
+            drop(window);
+            assert!(all_of(&landing.finish().unwrap()) == expected, "{memory}");
+        }
+    });
+}
+
+#[test]
+fn who_has_received_nothing_holds_no_chunk() {
+    with_standin(|| {
+        let pool = pool();
+        let mut waiting: Vec<_> = (0..3).map(|_| buffer(&pool, 1000).into_landing()).collect();
+        let mut windows: Vec<_> = waiting
+            .iter_mut()
+            .map(|landing| landing.window(0, 1000).unwrap())
+            .collect();
+        let mut fillings: Vec<_> = windows.iter_mut().map(Window::filling).collect();
+        for filling in &mut fillings {
+            let blocked = block_on(filling.receive(0, 1000, nothing_there)).unwrap();
+            assert!(blocked.is_err());
+        }
+        // More than there are chunks, and yet all are there for another.
+        let mut random = StdRng::seed_from_u64(7);
+        let data = bytes(&mut random, 5 * MIB as usize);
+        let mut landing = buffer(&pool, 5 * MIB).into_landing();
+        block_on(fill(&mut landing, &data, &mut random)).unwrap();
+        assert!(all_of(&landing.finish().unwrap()) == data);
+        drop(fillings);
     });
 }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! GET ── Filling ── chunk() ─────┐            ring: at most so many chunks, first come first served
-//!          │  fill, fill, full    │                 ▲                    ▲ one more, while somebody waits
+//!          │  receive, .., full   │                 ▲                    ▲ one more, while somebody waits
 //!          └─ send ─▶ jobs ─▶ copier's thread ── cuMemcpyHtoDAsync ── event ── back to the ring, GET told
 //! ```
 //! One for each device of a pool, shared by all of its GETs. Nobody waits for a chunk while holding one: a full one is
@@ -10,6 +10,7 @@
 //! by the body's timeout; and before it waits for that while others wait for chunks, it sends what there is.
 
 use std::collections::VecDeque;
+use std::io;
 use std::pin::Pin;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -305,19 +306,25 @@ pub(crate) struct Chunk {
 }
 
 impl Chunk {
-    /// Appends as many of the bytes as there is room for. Returns the others.
-    pub(crate) fn fill<'a>(&mut self, data: &'a [u8]) -> &'a [u8] {
-        let (now, later) = data.split_at(data.len().min(CHUNK - self.filled));
-        if let Some(pinned) = &self.pinned {
-            // SAFETY: `filled` is at most the chunk's length, and `now` fits what is left of it; nobody else has
-            // this chunk, which is not being copied: sending consumes it.
-            unsafe {
-                let to = pinned.base.as_ptr().add(self.filled);
-                std::ptr::copy_nonoverlapping(now.as_ptr(), to, now.len());
-            }
-            self.filled += now.len();
-        }
-        later
+    /// Has `read` append bytes, at most `most` of them: it is given what room there is, and says how much of that it
+    /// has filled.
+    pub(crate) fn receive(
+        &mut self,
+        most: u64,
+        read: impl FnOnce(&mut [u8]) -> io::Result<usize>,
+    ) -> io::Result<usize> {
+        let left = CHUNK - self.filled;
+        let len = usize::try_from(most).map_or(left, |most| most.min(left));
+        let Some(pinned) = &self.pinned else {
+            return Ok(0);
+        };
+        // SAFETY: `filled` is at most the chunk's length, and `len` fits what is left of it; nobody else has this
+        // chunk, which is not being copied: sending consumes it. The memory is the driver's, and always was of bytes.
+        let room =
+            unsafe { std::slice::from_raw_parts_mut(pinned.base.as_ptr().add(self.filled), len) };
+        let received = read(room)?.min(len);
+        self.filled += received;
+        Ok(received)
     }
 
     pub(crate) fn is_full(&self) -> bool {
