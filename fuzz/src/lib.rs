@@ -23,6 +23,7 @@ pub use list::list;
 pub use reply::reply;
 pub use s3engine::fuzz::{fuzz_completion as completion, fuzz_requests as service_requests};
 pub use s3engine_s3::fabric::loopback::fuzz_message as loopback_message;
+pub use s3engine_s3::http::fuzz_response as http_response;
 pub use s3sim::fuzz::{fuzz_faults as faults, fuzz_request as http_request};
 pub use token::token;
 

@@ -150,6 +150,7 @@ targets! {
     faults
     http_answer
     http_request
+    http_response
     key
     list
     loopback_message

@@ -6,18 +6,19 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use bytes::Bytes;
 use http::header::{ACCEPT_ENCODING, IF_MATCH, RANGE, USER_AGENT};
 use http::uri::PathAndQuery;
-use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
-use http_body_util::Empty;
+use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use s3engine_pool::Window;
 use tokio::time::timeout;
 
 use super::answer::GetPart;
-use super::connection::{ConnectError, Connection, IdleConnections};
+use super::connection::{ConnectError, Connection, ExchangeError, IdleConnections};
+use super::framing::Framing;
+use super::head;
+use super::incoming::Incoming;
 use super::resolver::Resolver;
-use super::response::{Received, Response, innermost, io_kind};
+use super::response::{Received, Response};
 use crate::credentials::Credentials;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind, Phase};
@@ -27,7 +28,7 @@ use crate::timeouts::Timeouts;
 
 /// An S3 client of one thread; clones share its connections.
 ///
-/// Its futures must run in a `LocalSet` of a current-thread runtime with I/O and time.
+/// Its futures must run on one tokio runtime with I/O and time.
 #[derive(Clone)]
 pub struct Client(Rc<Shared>);
 
@@ -126,11 +127,10 @@ impl Client {
     /// before it took a byte of the request, and where `request.stale` allows it.
     pub async fn send(&self, request: &Request<'_>) -> Result<Response, SendError> {
         let message = self.message(request)?;
-        let limit = self.0.timeouts.connect;
-        let Some(connection) = self.0.idle.take(limit).await else {
-            return self.send_fresh(request, message).await;
+        let Some(connection) = self.0.idle.take() else {
+            return self.send_fresh(request, &message).await;
         };
-        match self.exchange(connection, request, message).await {
+        match self.exchange(connection, request, &message).await {
             Ok(response) => Ok(response),
             Err(dead) if dead.was_stale => {
                 let may_send_again =
@@ -138,7 +138,7 @@ impl Client {
                 if !may_send_again {
                     return Err(dead.failed);
                 }
-                self.send_fresh(request, self.message(request)?).await
+                self.send_fresh(request, &message).await
             }
             Err(failed) => Err(failed.failed),
         }
@@ -205,8 +205,11 @@ impl Client {
         Ok(())
     }
 
-    pub(super) fn keep(&self, connection: Connection) {
-        self.0.idle.put(connection);
+    /// Keeps the connection of a body that was read to its end, if it serves another request.
+    pub(super) fn keep(&self, body: Incoming) {
+        if let Some(connection) = body.into_connection() {
+            self.0.idle.put(connection);
+        }
     }
 
     #[cfg(test)]
@@ -227,7 +230,7 @@ impl Client {
     }
 
     /// The request as it is sent: named, signed, and with the headers that are not signed.
-    fn message(&self, request: &Request<'_>) -> Result<http::Request<Empty<Bytes>>, SendError> {
+    fn message(&self, request: &Request<'_>) -> Result<Vec<u8>, SendError> {
         let config = |text: String| self.unsent(request, ErrorKind::Config(text));
         let shared = &*self.0;
         let target = shared
@@ -255,17 +258,13 @@ impl Client {
             .path_and_query
             .try_into()
             .map_err(|error| config(format!("the key cannot be sent: {error}")))?;
-        let mut message = http::Request::new(Empty::new());
-        *message.method_mut() = request.method.clone();
-        *message.uri_mut() = Uri::from(path);
-        *message.headers_mut() = headers;
-        Ok(message)
+        Ok(head::request(&request.method, &path, &headers))
     }
 
     async fn send_fresh(
         &self,
         request: &Request<'_>,
-        message: http::Request<Empty<Bytes>>,
+        message: &[u8],
     ) -> Result<Response, SendError> {
         let shared = &*self.0;
         let opened =
@@ -292,36 +291,41 @@ impl Client {
         &self,
         mut connection: Connection,
         request: &Request<'_>,
-        message: http::Request<Empty<Bytes>>,
+        message: &[u8],
     ) -> Result<Response, Unanswered> {
-        let sent = timeout(
-            request.first_byte,
-            connection.sender.try_send_request(message),
-        )
-        .await;
-        let failed = match sent {
-            Ok(Ok(answer)) => {
-                let about = (&request.method, request.bucket, request.key);
-                return Ok(Response::new(answer, connection, self.clone(), about));
-            }
-            Ok(Err(failed)) => failed,
-            Err(_) => {
-                let after = request.first_byte;
-                let kind = ErrorKind::Timeout {
-                    phase: Phase::FirstByte,
-                    after,
-                };
-                return Err(self.unanswered(&connection, request, kind, true, None));
+        let limit = request.first_byte;
+        let Ok(answer) = timeout(limit, connection.exchange(message)).await else {
+            let (phase, after) = (Phase::FirstByte, limit);
+            let kind = ErrorKind::Timeout { phase, after };
+            return Err(self.unanswered(&connection, request, kind, true));
+        };
+        let head = answer.map_err(|error| self.broken(&connection, request, error))?;
+        let framing = Framing::of(&request.method, &head)
+            .map_err(|kind| self.unanswered(&connection, request, kind, true))?;
+        let body = Incoming::new(connection, &head, framing, self.0.timeouts.stall);
+        let about = (&request.method, request.bucket, request.key);
+        Ok(Response::new(head, body, self.clone(), about))
+    }
+
+    fn broken(
+        &self,
+        connection: &Connection,
+        request: &Request<'_>,
+        error: ExchangeError,
+    ) -> Unanswered {
+        let (source, reached, silent) = match error {
+            ExchangeError::Unsent(error) => (error, false, true),
+            ExchangeError::Broken { error, silent } => (error, true, silent),
+            ExchangeError::Malformed(text) => {
+                let kind = ErrorKind::Protocol(format!("not HTTP: {text}"));
+                return self.unanswered(connection, request, kind, true);
             }
         };
-        let reached = failed.message().is_none();
-        let error = failed.into_error();
-        let kind = if error.is_parse() {
-            ErrorKind::Protocol(format!("not HTTP: {}", innermost(&error)))
-        } else {
-            ErrorKind::Reset(format!("{} before an answer", innermost(&error)))
-        };
-        Err(self.unanswered(&connection, request, kind, reached, Some(error)))
+        let kind = ErrorKind::Reset(format!("{source} before an answer"));
+        let mut unanswered = self.unanswered(connection, request, kind, reached);
+        unanswered.was_stale = connection.reused && silent && is_closed_by_peer(&source);
+        unanswered.failed.error = unanswered.failed.error.with_source(source);
+        unanswered
     }
 
     fn unanswered(
@@ -330,44 +334,35 @@ impl Client {
         request: &Request<'_>,
         kind: ErrorKind,
         may_have_reached_server: bool,
-        source: Option<hyper::Error>,
     ) -> Unanswered {
-        let was_stale = connection.reused && source.as_ref().is_some_and(is_closed_by_peer);
         let phase = if may_have_reached_server {
             Phase::FirstByte
         } else {
             Phase::Send
         };
-        let mut error = self
+        let error = self
             .error(&request.method, request.bucket, request.key, kind)
             .with_address(Some(connection.address))
             .with_phase(phase);
-        if let Some(source) = source {
-            error = error.with_source(source);
-        }
         Unanswered {
             failed: SendError {
                 error,
                 may_have_reached_server,
             },
-            was_stale,
+            was_stale: false,
         }
     }
 }
 
 /// Whether a connection failed as one does that the server closed while it was idle.
-fn is_closed_by_peer(error: &hyper::Error) -> bool {
+fn is_closed_by_peer(error: &io::Error) -> bool {
     use io::ErrorKind::{
         BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected, UnexpectedEof,
     };
-    let io = io_kind(error);
-    error.is_incomplete_message()
-        || error.is_canceled()
-        || error.is_closed()
-        || matches!(
-            io,
-            Some(BrokenPipe | ConnectionAborted | ConnectionReset | NotConnected | UnexpectedEof)
-        )
+    matches!(
+        error.kind(),
+        BrokenPipe | ConnectionAborted | ConnectionReset | NotConnected | UnexpectedEof
+    )
 }
 
 /// A method as the operation of an error.

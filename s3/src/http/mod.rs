@@ -6,12 +6,17 @@
 //!   └ Connection <───────┘ back only after a body that ended cleanly; dropped otherwise, which closes it
 //! ```
 //!
-//! Everything here runs on a current-thread tokio runtime inside a `LocalSet`.
+//! Bytes go from the socket to the window; only those that come with a head or between chunks are copied on the way.
+//! Everything here runs on a tokio runtime of one thread.
 
 mod answer;
 mod client;
 mod connection;
 mod error_body;
+mod framing;
+mod fuzz;
+mod head;
+mod incoming;
 mod list;
 mod resolver;
 mod response;
@@ -19,6 +24,8 @@ mod response;
 pub use answer::{Expected, GetPart, check_head};
 pub use client::{Client, Head, Request, SendError, Stale};
 pub use error_body::ErrorBody;
+#[doc(hidden)]
+pub use fuzz::fuzz_response;
 pub use response::{Body, Received, Response};
 
 #[cfg(test)]

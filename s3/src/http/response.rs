@@ -1,24 +1,18 @@
 //! An answer whose head has arrived: its body goes into a window, or becomes an error.
 
-use std::error::Error as StdError;
-use std::future::poll_fn;
 use std::io;
-use std::pin::Pin;
-use std::task::{Context, Poll};
 use std::time::{Duration, Instant, SystemTime};
 
-use bytes::Bytes;
 use http::header::{LOCATION, RETRY_AFTER};
-use http::response::Parts;
 use http::{HeaderMap, HeaderName, Method, StatusCode, Uri};
-use hyper::body::{Body as _, Incoming};
 use s3engine_pool::{Filling, Window, WriteError};
-use tokio::time::{Sleep, sleep_until, timeout};
+use tokio::time::timeout;
 
 use super::answer::{Expected, GetPart, check_head, content_length};
 use super::client::{Client, operation};
-use super::connection::Connection;
 use super::error_body::{ErrorBody, LONGEST_ERROR_BODY};
+use super::head::Head;
+use super::incoming::{Failure, Incoming};
 use crate::error::{Error, ErrorKind, Phase};
 use crate::object::{ObjectInfo, text};
 
@@ -33,9 +27,8 @@ const BUCKET_REGION: HeaderName = HeaderName::from_static("x-amz-bucket-region")
 pub struct Response {
     /// When its head had arrived.
     pub first_byte: Instant,
-    head: Parts,
+    head: Head,
     body: Incoming,
-    connection: Connection,
     client: Client,
     method: Method,
     bucket: String,
@@ -70,17 +63,15 @@ pub struct Body {
 
 impl Response {
     pub(super) fn new(
-        answer: http::Response<Incoming>,
-        connection: Connection,
+        head: Head,
+        body: Incoming,
         client: Client,
         (method, bucket, key): (&Method, &str, &str),
     ) -> Response {
-        let (head, body) = answer.into_parts();
         Response {
             first_byte: Instant::now(),
             head,
             body,
-            connection,
             client,
             method: method.clone(),
             bucket: bucket.to_owned(),
@@ -147,7 +138,7 @@ impl Response {
         Ok(received)
     }
 
-    /// Copies the body to the beginning of the window: what is expected, or an error.
+    /// Receives the body to the beginning of the window: what is expected, or an error.
     pub async fn receive(mut self, window: &mut Window, expected: Expected) -> Result<Body, Error> {
         let (most, exact) = match expected {
             Expected::EmptyObject => {
@@ -157,16 +148,16 @@ impl Response {
             Expected::Exactly(bytes) => (bytes, true),
             Expected::UpTo(bytes) => (bytes, false),
         };
-        match self.copy_body(window, most, exact).await {
+        match self.receive_body(window, most, exact).await {
             Ok(received) => {
-                self.client.keep(self.connection);
+                self.client.keep(self.body);
                 Ok(received)
             }
             Err(failed) => Err(self.body_error(failed)),
         }
     }
 
-    async fn copy_body(
+    async fn receive_body(
         &mut self,
         window: &mut Window,
         most: u64,
@@ -196,13 +187,16 @@ impl Response {
         (most, have): (u64, u64),
         exact: bool,
     ) -> Result<u64, BodyError> {
-        let mut stall = Stall::new(self.client.timeouts().stall);
         let mut received = 0_u64;
-        while let Some(data) = next_data(&mut self.body, &mut stall, || filling.pause())
+        let failed =
+            |failure: Failure, received| failure.into_kind(received, exact.then_some(most));
+        while let Some(len) = self
+            .body
+            .next(|| filling.pause())
             .await
-            .map_err(|failure| failure.into_kind(received, exact.then_some(most)))?
+            .map_err(|failure| failed(failure, received))?
         {
-            let end = received.saturating_add(data.len() as u64);
+            let end = received.saturating_add(len);
             if end > most {
                 let kind = if exact {
                     ErrorKind::Protocol(format!("body longer than the {most} bytes announced"))
@@ -211,9 +205,15 @@ impl Response {
                 };
                 return Err((kind, None));
             }
-            let written = filling.write(received, &data).await;
-            written.map_err(|error| (not_written(error, end, have), None))?;
-            received = end;
+            let read = |room: &mut [u8]| self.body.read(room);
+            let read = filling.receive(received, len, read).await;
+            match read.map_err(|error| (not_written(error, end, have), None))? {
+                Ok(bytes) => received += bytes as u64,
+                Err(error) => {
+                    let waited = self.body.after(error, || filling.pause()).await;
+                    waited.map_err(|failure| failed(failure, received))?;
+                }
+            }
         }
         if exact && received < most {
             return Err((
@@ -239,7 +239,7 @@ impl Response {
         match self.whole_body(most).await {
             Ok(body) => {
                 let parsed = parse(&body).map_err(|kind| self.error(kind).with_phase(Phase::Body));
-                self.client.keep(self.connection);
+                self.client.keep(self.body);
                 parsed
             }
             Err(failed) => Err(self.body_error(failed)),
@@ -248,7 +248,6 @@ impl Response {
 
     async fn whole_body(&mut self, most: u64) -> Result<Vec<u8>, BodyError> {
         let announced = content_length(&self.head.headers).map_err(|kind| (kind, None))?;
-        let mut stall = Stall::new(self.client.timeouts().stall);
         let mut body = Vec::new();
         loop {
             let received = body.len() as u64;
@@ -257,10 +256,9 @@ impl Response {
                 let text = format!("a body of {known} bytes or more, where {most} are the most");
                 return Err((ErrorKind::Protocol(text), None));
             }
-            let next = next_data(&mut self.body, &mut stall, || ()).await;
-            match next.map_err(|failure| failure.into_kind(received, announced))? {
-                Some(data) => body.extend_from_slice(&data),
-                None => return Ok(body),
+            let more = self.body.append(&mut body).await;
+            if !more.map_err(|failure| failure.into_kind(received, announced))? {
+                return Ok(body);
             }
         }
     }
@@ -279,7 +277,7 @@ impl Response {
         // A body that breaks off still leaves the status, which says more than its breaking.
         let error = self.error_of(ErrorBody::parse(body.as_deref().unwrap_or_default()));
         if body.is_some() {
-            self.client.keep(self.connection);
+            self.client.keep(self.body);
         }
         error
     }
@@ -288,7 +286,7 @@ impl Response {
     /// length; `None` where it is longer than that, breaks off or takes too long.
     pub async fn finish(mut self) -> Option<u64> {
         let body = self.short_body().await?;
-        self.client.keep(self.connection);
+        self.client.keep(self.body);
         Some(body.len() as u64)
     }
 
@@ -297,12 +295,10 @@ impl Response {
         let limit = self.client.timeouts().stall;
         let mut bytes = Vec::new();
         let read = async {
-            let mut stall = Stall::new(limit);
-            while let Some(data) = next_data(&mut self.body, &mut stall, || ()).await.ok()? {
-                if bytes.len() + data.len() > LONGEST_ERROR_BODY {
+            while self.body.append(&mut bytes).await.ok()? {
+                if bytes.len() > LONGEST_ERROR_BODY {
                     return None;
                 }
-                bytes.extend_from_slice(&data);
             }
             Some(())
         };
@@ -351,7 +347,7 @@ impl Response {
         let own = |name| text(headers, name).map(str::to_owned);
         Error::new(operation(&self.method), &*self.bucket, &*self.key, kind)
             .with_endpoint(self.client.endpoint().to_string())
-            .with_address(Some(self.connection.address))
+            .with_address(Some(self.body.address()))
             .with_status(self.head.status.as_u16())
             .with_ids(own(&REQUEST_ID), own(&HOST_ID))
             .with_retry_after(
@@ -370,61 +366,7 @@ fn retry_after(value: &str, now: SystemTime) -> Option<Duration> {
     Some(date.duration_since(now).unwrap_or_default())
 }
 
-type BodyError = (ErrorKind, Option<hyper::Error>);
-
-/// Why the next piece of a body did not come.
-enum Failure {
-    Stalled(Duration),
-    Broken(hyper::Error),
-}
-
-impl Failure {
-    fn into_kind(self, received: u64, expected: Option<u64>) -> BodyError {
-        match self {
-            Failure::Stalled(after) => (
-                ErrorKind::Timeout {
-                    phase: Phase::Body,
-                    after,
-                },
-                None,
-            ),
-            Failure::Broken(error) => {
-                let io = io_kind(&error);
-                let kind = match (io, expected) {
-                    (Some(io::ErrorKind::UnexpectedEof), Some(expected)) => {
-                        ErrorKind::Truncated { received, expected }
-                    }
-                    (Some(io::ErrorKind::InvalidData | io::ErrorKind::InvalidInput), _) => {
-                        ErrorKind::Protocol(innermost(&error))
-                    }
-                    _ => ErrorKind::Reset(format!("{} after {received} bytes", innermost(&error))),
-                };
-                (kind, Some(error))
-            }
-        }
-    }
-}
-
-/// The kind of the I/O error at the bottom of an HTTP error.
-pub(super) fn io_kind(error: &hyper::Error) -> Option<io::ErrorKind> {
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        if let Some(io) = error.downcast_ref::<io::Error>() {
-            return Some(io.kind());
-        }
-        cause = error.source();
-    }
-    None
-}
-
-/// The text of the error at the bottom, which names the cause without its wrappings.
-pub(super) fn innermost(error: &hyper::Error) -> String {
-    let mut error: &dyn StdError = error;
-    while let Some(source) = error.source() {
-        error = source;
-    }
-    error.to_string()
-}
+type BodyError = (ErrorKind, Option<io::Error>);
 
 /// What a write to a window that does not succeed says about the answer.
 fn not_written(error: WriteError, needed: u64, have: u64) -> ErrorKind {
@@ -433,67 +375,6 @@ fn not_written(error: WriteError, needed: u64, have: u64) -> ErrorKind {
         WriteError::OutOfBounds(_) | WriteError::Armed => {
             ErrorKind::BufferTooSmall { needed, have }
         }
-    }
-}
-
-/// The next bytes of a body; `None` at its clean end. Calls `pause` when they are not there yet.
-async fn next_data(
-    body: &mut Incoming,
-    stall: &mut Stall,
-    mut pause: impl FnMut(),
-) -> Result<Option<Bytes>, Failure> {
-    stall.since = None;
-    poll_fn(|cx| {
-        loop {
-            match Pin::new(&mut *body).poll_frame(cx) {
-                Poll::Ready(None) => return Poll::Ready(Ok(None)),
-                Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(Failure::Broken(error))),
-                Poll::Ready(Some(Ok(frame))) => {
-                    // Trailers say nothing that is needed.
-                    if let Ok(data) = frame.into_data() {
-                        return Poll::Ready(Ok(Some(data)));
-                    }
-                }
-                Poll::Pending => {
-                    pause();
-                    return stall.poll(cx).map(|after| Err(Failure::Stalled(after)));
-                }
-            }
-        }
-    })
-    .await
-}
-
-/// Watches the pauses of one body with a single timer, which is set only when it runs out.
-struct Stall {
-    limit: Duration,
-    since: Option<tokio::time::Instant>,
-    timer: Option<Pin<Box<Sleep>>>,
-}
-
-impl Stall {
-    fn new(limit: Duration) -> Stall {
-        Stall {
-            limit,
-            since: None,
-            timer: None,
-        }
-    }
-
-    /// Ready once nothing has come for the limit.
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Duration> {
-        let since = *self.since.get_or_insert_with(tokio::time::Instant::now);
-        let timer = self
-            .timer
-            .get_or_insert_with(|| Box::pin(sleep_until(since + self.limit)));
-        // The timer may still stand for an earlier pause.
-        while timer.as_mut().poll(cx).is_ready() {
-            if since.elapsed() >= self.limit {
-                return Poll::Ready(self.limit);
-            }
-            timer.as_mut().reset(since + self.limit);
-        }
-        Poll::Pending
     }
 }
 

@@ -365,6 +365,30 @@ fn a_redirect_is_an_error_that_names_host_and_region() {
 }
 
 #[test]
+fn what_a_server_sends_too_much_never_gets_into_memory() {
+    let behind = |status, headers: &[&str], body: &[u8]| {
+        [answer(status, headers, body), vec![b'x'; 100_000]].concat()
+    };
+    for bytes in [
+        behind("200 OK", &["Content-Length: 10"], b""),
+        behind(
+            "200 OK",
+            &["Content-Length: 10", "Transfer-Encoding: chunked"],
+            b"a\r\n",
+        ),
+        behind("206 Partial Content", &["Content-Range: bytes 0-9/10"], b""),
+    ] {
+        let server = Server::one(Close(bytes));
+        let (landing, mut window) = landing(4096);
+        // Whether it is taken for right or not.
+        let _ = run(server.client().get(&ranged(0, 10), &mut window));
+        drop(window);
+        let buffer = landing.finish().unwrap();
+        assert_eq!(buffer.as_slice().unwrap()[10..], [0; 4096 - 10]);
+    }
+}
+
+#[test]
 fn what_is_not_http_is_a_bad_answer() {
     let error = failed(Close(b"SSH-2.0-OpenSSH_9.9\r\n\r\n".to_vec()), whole());
     assert!(matches!(error.kind(), ErrorKind::Protocol(_)), "{error:?}");

@@ -91,6 +91,79 @@ fn a_connection_closed_while_idle_is_not_used_again() {
 }
 
 #[test]
+fn a_connection_that_an_answer_leaves_in_doubt_is_not_used_again() {
+    let length = "Content-Length: 3";
+    let chunks = b"3\r\none\r\n0\r\n\r\n";
+    for first in [
+        // More than the answer, with it or behind it.
+        answer(
+            "200 OK",
+            &[length],
+            b"oneHTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nbad",
+        ),
+        answer(
+            "200 OK",
+            &[length],
+            &[&b"one"[..], &[b'x'; 50_000]].concat(),
+        ),
+        answer("200 OK", &[length, "Connection: close"], b"one"),
+        answer("200 OK", &[length, "Transfer-Encoding: chunked"], chunks),
+        [b"HTTP/1.0 200 OK\r\nContent-Length: 3\r\n\r\n", &b"one"[..]].concat(),
+    ] {
+        let text = String::from_utf8_lossy(&first[..40]).into_owned();
+        let server = Server::start(vec![vec![Answer(first)], vec![Answer(ok(b"two"))]]);
+        let client = server.client();
+        run(async {
+            for expected in [b"one", b"two"] {
+                let (landing, mut window) = landing(16);
+                let received = client.get(&whole(), &mut window).await.expect(&text);
+                assert_eq!(received.bytes, 3);
+                drop(window);
+                let buffer = landing.finish().unwrap();
+                assert_eq!(&buffer.as_slice().unwrap()[..3], expected, "{text}");
+            }
+        });
+    }
+}
+
+#[test]
+fn what_only_tells_of_an_answer_is_skipped() {
+    let told = [b"HTTP/1.1 100 Continue\r\n\r\n".to_vec(), ok(b"one")].concat();
+    let server = Server::start(vec![vec![Answer(told), Answer(ok(b"two"))]]);
+    let client = server.client();
+    run(async {
+        for _ in 0..2 {
+            let (_landing, mut window) = landing(16);
+            assert_eq!(client.get(&whole(), &mut window).await.unwrap().bytes, 3);
+            assert_eq!(client.idle_connections(), 1);
+        }
+    });
+}
+
+#[test]
+fn an_answer_that_breaks_off_within_its_head_was_one() {
+    // A request over a connection that was idle before is sent again only where nothing was answered.
+    let server = Server::start(vec![
+        vec![
+            Answer(ok(b"one")),
+            Close(b"HTTP/1.1 200 OK\r\nContent-".to_vec()),
+        ],
+        vec![Answer(ok(b"two"))],
+    ]);
+    let client = server.client();
+    run(async {
+        let (_landing, mut window) = landing(16);
+        client.get(&whole(), &mut window).await.unwrap();
+        let error = client.get(&whole(), &mut window).await.unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Reset(_)), "{error:?}");
+        assert!(
+            error.to_string().contains("closed the connection"),
+            "{error}"
+        );
+    });
+}
+
+#[test]
 fn a_stalled_body_times_out_and_its_connection_is_closed() {
     let server = Server::one(Silence(answer("200 OK", &["Content-Length: 10"], b"abc")));
     let client = server.client();

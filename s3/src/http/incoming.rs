@@ -1,0 +1,212 @@
+//! A body on its way: how its bytes get from the socket to where they belong, and what can go wrong with that.
+
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::task::yield_now;
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use super::connection::{Connection, closed};
+use super::framing::{Framing, Next};
+use super::head::Head;
+use crate::error::{ErrorKind, Phase};
+
+/// Bytes that are read without a look at the thread's other tasks.
+const TURN: usize = 1 << 20;
+
+/// The most that grows a body in memory at once.
+const PIECE: u64 = 16 << 10;
+
+/// The body of an answer. Dropping it closes its connection.
+pub(super) struct Incoming {
+    connection: Connection,
+    framing: Framing,
+    /// Whether the connection serves another request after it.
+    leaves_open: bool,
+    stall: Stall,
+    /// Bytes read since others had their turn.
+    turn: usize,
+}
+
+/// Why the next bytes of a body did not come.
+pub(super) enum Failure {
+    Stalled(Duration),
+    Broken(io::Error),
+    Malformed(&'static str),
+}
+
+impl Incoming {
+    /// The body behind a head. Stalls are pauses of more than `limit`.
+    pub(super) fn new(
+        connection: Connection,
+        head: &Head,
+        framing: Framing,
+        limit: Duration,
+    ) -> Incoming {
+        Incoming {
+            connection,
+            framing,
+            leaves_open: framing.leaves_open(head),
+            stall: Stall::new(limit),
+            turn: 0,
+        }
+    }
+
+    pub(super) fn address(&self) -> SocketAddr {
+        self.connection.address
+    }
+
+    /// How many bytes of the object come next, at least; `None` at the body's end. Calls `pause` when that is to
+    /// come yet.
+    pub(super) async fn next(&mut self, mut pause: impl FnMut()) -> Result<Option<u64>, Failure> {
+        if self.turn >= TURN {
+            self.turn = 0;
+            yield_now().await;
+        }
+        loop {
+            let next = self.framing.next(self.connection.input());
+            match next.map_err(Failure::Malformed)? {
+                Next::Data(len) => return Ok(Some(len)),
+                Next::End => return Ok(None),
+                Next::More => {}
+            }
+            match self.connection.fetch() {
+                Ok(0) if self.framing == Framing::UntilClose => return Ok(None),
+                Ok(0) => return Err(Failure::Broken(closed())),
+                Ok(_) => self.stall.since = None,
+                Err(error) if is_early(&error) => self.more(&mut pause).await?,
+                Err(error) => return Err(Failure::Broken(error)),
+            }
+        }
+    }
+
+    /// Reads bytes of the object that are there now, at most as many as [`next`](Self::next) has said.
+    pub(super) fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        let read = self.connection.read(room)?;
+        if read == 0 {
+            return Err(closed());
+        }
+        self.framing.took(read);
+        self.stall.since = None;
+        self.turn += read;
+        Ok(read)
+    }
+
+    /// What to do after [`read`](Self::read) has failed: to wait until more has come, where nothing else was wrong.
+    pub(super) async fn after(
+        &mut self,
+        error: io::Error,
+        pause: impl FnMut(),
+    ) -> Result<(), Failure> {
+        match is_early(&error) {
+            true => self.more(pause).await,
+            false => Err(Failure::Broken(error)),
+        }
+    }
+
+    /// Waits until more may have come.
+    async fn more(&mut self, mut pause: impl FnMut()) -> Result<(), Failure> {
+        poll_fn(|cx| match self.connection.poll_readable(cx) {
+            Poll::Ready(readable) => Poll::Ready(readable.map_err(Failure::Broken)),
+            Poll::Pending => {
+                pause();
+                let stalled = self.stall.poll(cx);
+                stalled.map(|after| Err(Failure::Stalled(after)))
+            }
+        })
+        .await
+    }
+
+    /// Adds the next bytes of the object. Whether there were any: otherwise it is complete.
+    pub(super) async fn append(&mut self, object: &mut Vec<u8>) -> Result<bool, Failure> {
+        while let Some(len) = self.next(|| ()).await? {
+            let have = object.len();
+            object.resize(have + len.min(PIECE) as usize, 0);
+            let read = self.read(&mut object[have..]);
+            object.truncate(have + read.as_ref().copied().unwrap_or_default());
+            match read {
+                Ok(_) => return Ok(true),
+                Err(error) => self.after(error, || ()).await?,
+            }
+        }
+        Ok(false)
+    }
+
+    /// The connection, where the body has ended and another answer may follow it.
+    pub(super) fn into_connection(mut self) -> Option<Connection> {
+        let nothing_else = self.framing.is_over() && self.connection.input().is_empty();
+        (self.leaves_open && nothing_else).then_some(self.connection)
+    }
+}
+
+/// Whether a read has failed only because nothing has come.
+fn is_early(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+    )
+}
+
+impl Failure {
+    /// What that is for an answer of which so many bytes had come.
+    pub(super) fn into_kind(
+        self,
+        received: u64,
+        expected: Option<u64>,
+    ) -> (ErrorKind, Option<io::Error>) {
+        match self {
+            Failure::Stalled(after) => {
+                let phase = Phase::Body;
+                (ErrorKind::Timeout { phase, after }, None)
+            }
+            Failure::Malformed(text) => (ErrorKind::Protocol(text.to_owned()), None),
+            Failure::Broken(error) => {
+                let kind = match (error.kind(), expected) {
+                    (io::ErrorKind::UnexpectedEof, Some(expected)) => {
+                        ErrorKind::Truncated { received, expected }
+                    }
+                    _ => ErrorKind::Reset(format!("{error} after {received} bytes")),
+                };
+                (kind, Some(error))
+            }
+        }
+    }
+}
+
+/// Watches the pauses of one body with a single timer, which is set only when it runs out.
+struct Stall {
+    limit: Duration,
+    /// Nothing has come since then.
+    since: Option<Instant>,
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl Stall {
+    fn new(limit: Duration) -> Stall {
+        Stall {
+            limit,
+            since: None,
+            timer: None,
+        }
+    }
+
+    /// Ready once nothing has come for the limit.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Duration> {
+        let since = *self.since.get_or_insert_with(Instant::now);
+        let timer = self
+            .timer
+            .get_or_insert_with(|| Box::pin(sleep_until(since + self.limit)));
+        // The timer may still stand for an earlier pause.
+        while timer.as_mut().poll(cx).is_ready() {
+            if since.elapsed() >= self.limit {
+                return Poll::Ready(self.limit);
+            }
+            timer.as_mut().reset(since + self.limit);
+        }
+        Poll::Pending
+    }
+}
