@@ -22,7 +22,7 @@ pub struct PoolOptions {
     pub max_bytes: Option<u64>,
     /// The most bytes ever mapped of one CUDA device. `None`: half of its memory.
     pub max_cuda_bytes: Option<u64>,
-    /// The most pinned host memory that HTTP bodies are staged in on their way to one CUDA device, in chunks of 2 MiB
+    /// The most pinned host memory that HTTP bodies are staged in on their way to one CUDA device, in chunks of 4 MiB
     /// and two of them at least. It is taken as it is needed, beside `max_bytes`, and kept as long as the pool has
     /// slabs of the device.
     pub staging_bytes: u64,
@@ -44,7 +44,7 @@ impl Default for PoolOptions {
             slab_bytes: 256 << 20,
             max_bytes: None,
             max_cuda_bytes: None,
-            staging_bytes: 256 << 20,
+            staging_bytes: 512 << 20,
             align: 4096,
             huge_pages: HugePages::Auto,
             quarantine_max: Duration::from_secs(10),

@@ -12,22 +12,23 @@ use books::{block_on, wait_until};
 use cuda_standin::{Standin, with_standin};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use s3engine_pool::cuda::CudaError;
+use s3engine_pool::cuda::{CudaError, STAGING_CHUNK};
 use s3engine_pool::{Buffer, Landing, Memory, Pool, PoolError, PoolOptions, Window, WriteError};
 
 mod books;
 
-const MIB: u64 = 1 << 20;
+/// Half of what is copied at once.
+const HALF: u64 = STAGING_CHUNK as u64 / 2;
 /// Two chunks: as few as there can be.
-const STAGING: u64 = 4 * MIB;
+const STAGING: u64 = 4 * HALF;
 /// As long as a copy is to be under way for sure when a test looks.
 const LONG: Duration = Duration::from_secs(3);
 
 fn pool() -> Pool {
     let options = PoolOptions {
-        slab_bytes: 8 * MIB,
-        max_bytes: Some(64 * MIB),
-        max_cuda_bytes: Some(8 * MIB),
+        slab_bytes: 8 * HALF,
+        max_bytes: Some(64 * HALF),
+        max_cuda_bytes: Some(8 * HALF),
         staging_bytes: STAGING,
         ..PoolOptions::default()
     };
@@ -94,7 +95,7 @@ fn what_is_written_in_pieces_of_any_size_and_in_any_order_is_there() {
         let pool = pool();
         let mut random = StdRng::seed_from_u64(1);
         for _ in 0..12 {
-            let len = random.random_range(1..6 * MIB) as usize;
+            let len = random.random_range(1..6 * HALF) as usize;
             let buffer = buffer(&pool, len as u64);
             let mut expected = all_of(&buffer);
             let mut landing = buffer.into_landing();
@@ -128,9 +129,9 @@ fn what_is_written_in_pieces_of_any_size_and_in_any_order_is_there() {
 fn host_memory_is_written_at_once_and_nothing_is_staged() {
     with_standin(|| {
         let pool = pool();
-        let buffer = pool.try_alloc(MIB, Memory::Host).unwrap();
+        let buffer = pool.try_alloc(HALF, Memory::Host).unwrap();
         let mut landing = buffer.into_landing();
-        let mut window = landing.window(0, MIB).unwrap();
+        let mut window = landing.window(0, HALF).unwrap();
         let mut filling = window.filling();
         block_on(filling.write(5, b"here")).unwrap();
         assert_eq!(block_on(filling.finish()), Ok(0));
@@ -154,7 +155,7 @@ fn what_a_read_puts_there_counts_and_no_more() {
     with_standin(|| {
         let pool = pool();
         for memory in [Memory::Host, Memory::cuda(0).unwrap()] {
-            let len = 3 * MIB + 5;
+            let len = 3 * HALF + 5;
             let buffer = pool.try_alloc(len, memory).unwrap();
             let mut expected = all_of(&buffer);
             let mut landing = buffer.into_landing();
@@ -211,8 +212,8 @@ fn who_has_received_nothing_holds_no_chunk() {
         }
         // More than there are chunks, and yet all are there for another.
         let mut random = StdRng::seed_from_u64(7);
-        let data = bytes(&mut random, 5 * MIB as usize);
-        let mut landing = buffer(&pool, 5 * MIB).into_landing();
+        let data = bytes(&mut random, 5 * HALF as usize);
+        let mut landing = buffer(&pool, 5 * HALF).into_landing();
         block_on(fill(&mut landing, &data, &mut random)).unwrap();
         assert!(all_of(&landing.finish().unwrap()) == data);
         drop(fillings);
@@ -229,7 +230,7 @@ fn many_fill_at_once_and_leave_at_any_moment_with_two_chunks_for_all() {
                 scope.spawn(move || {
                     let mut random = StdRng::seed_from_u64(nth);
                     for _ in 0..25 {
-                        let len = random.random_range(1..MIB) as usize;
+                        let len = random.random_range(1..HALF) as usize;
                         let data = bytes(&mut random, len);
                         let mut landing = buffer(pool, len as u64).into_landing();
                         let polls = match random.random_bool(0.5) {
@@ -247,8 +248,8 @@ fn many_fill_at_once_and_leave_at_any_moment_with_two_chunks_for_all() {
         });
         // Nothing was lost: all chunks are there for one who fills more than they hold, and all memory is back.
         let mut random = StdRng::seed_from_u64(99);
-        let data = bytes(&mut random, 8 * MIB as usize);
-        let mut landing = buffer(&pool, 8 * MIB).into_landing();
+        let data = bytes(&mut random, 8 * HALF as usize);
+        let mut landing = buffer(&pool, 8 * HALF).into_landing();
         block_on(fill(&mut landing, &data, &mut random)).unwrap();
         assert!(all_of(&landing.finish().unwrap()) == data);
     });
@@ -279,18 +280,19 @@ fn a_slot_is_nobody_elses_while_a_copy_into_it_is_under_way() {
     Standin::default().delay(LONG).run(|| {
         let pool = pool();
         let memory = Memory::cuda(0).unwrap();
-        let mut landing = buffer(&pool, 8 * MIB).into_landing();
-        leave_behind(&mut landing, &vec![1; 4 * MIB as usize]);
+        let mut landing = buffer(&pool, 8 * HALF).into_landing();
+        leave_behind(&mut landing, &vec![1; 4 * HALF as usize]);
         drop(landing);
-        assert_eq!(pool.stats().quarantined, 8 * MIB);
+        assert_eq!(pool.stats().quarantined, 8 * HALF);
         assert!(matches!(
-            pool.try_alloc(8 * MIB, memory),
+            pool.try_alloc(8 * HALF, memory),
             Err(PoolError::WouldBlock { .. })
         ));
-        let mut next = buffer(&pool, 8 * MIB);
-        next.write_from_host(0, &vec![2; 8 * MIB as usize]).unwrap();
+        let mut next = buffer(&pool, 8 * HALF);
+        next.write_from_host(0, &vec![2; 8 * HALF as usize])
+            .unwrap();
         thread::sleep(LONG / 4);
-        assert!(all_of(&next) == vec![2; 8 * MIB as usize], "written late");
+        assert!(all_of(&next) == vec![2; 8 * HALF as usize], "written late");
         assert_eq!(pool.stats().quarantined, 0);
     });
 }
@@ -299,11 +301,11 @@ fn a_slot_is_nobody_elses_while_a_copy_into_it_is_under_way() {
 fn who_waits_for_the_slot_itself_gets_it_when_the_copy_has_ended() {
     Standin::default().delay(LONG).run(|| {
         let pool = pool();
-        let mut landing = buffer(&pool, 4 * MIB).into_landing();
-        leave_behind(&mut landing, &vec![1; 2 * MIB as usize]);
+        let mut landing = buffer(&pool, 4 * HALF).into_landing();
+        leave_behind(&mut landing, &vec![1; 2 * HALF as usize]);
         let returning = landing.finish().expect_err("a copy is under way");
         let buffer = block_on(returning.wait()).unwrap();
-        assert!(all_of(&buffer)[..2 * MIB as usize] == vec![1; 2 * MIB as usize]);
+        assert!(all_of(&buffer)[..2 * HALF as usize] == vec![1; 2 * HALF as usize]);
     });
 }
 
@@ -313,13 +315,13 @@ fn who_fills_a_window_again_is_not_overwritten_by_the_first_try() {
         let pool = pool();
         // Both chunks are there from now on.
         leave_behind(
-            &mut buffer(&pool, 4 * MIB).into_landing(),
-            &vec![0; 4 * MIB as usize],
+            &mut buffer(&pool, 4 * HALF).into_landing(),
+            &vec![0; 4 * HALF as usize],
         );
-        let mut landing = buffer(&pool, 2 * MIB).into_landing();
-        let mut window = landing.window(0, 2 * MIB).unwrap();
+        let mut landing = buffer(&pool, 2 * HALF).into_landing();
+        let mut window = landing.window(0, 2 * HALF).unwrap();
         let mut first = window.filling();
-        block_on(first.write(0, &vec![1; 2 * MIB as usize])).unwrap();
+        block_on(first.write(0, &vec![1; 2 * HALF as usize])).unwrap();
         drop(first);
         let mut second = window.filling();
         let at_once = block_on(within(1, second.write(0, &[2; 10])));
@@ -327,11 +329,11 @@ fn who_fills_a_window_again_is_not_overwritten_by_the_first_try() {
         block_on(second.write(0, &[2; 10])).unwrap();
         block_on(second.finish()).unwrap();
         let mut third = window.filling();
-        block_on(third.write(0, &vec![3; 2 * MIB as usize])).unwrap();
+        block_on(third.write(0, &vec![3; 2 * HALF as usize])).unwrap();
         block_on(third.stop());
         drop(window);
         let buffer = landing.finish().expect("what stops is waited for");
-        assert!(all_of(&buffer) == vec![3; 2 * MIB as usize]);
+        assert!(all_of(&buffer) == vec![3; 2 * HALF as usize]);
     });
 }
 
@@ -341,7 +343,7 @@ fn one_fails(expected: u32) {
     let mut random = StdRng::seed_from_u64(3);
     let mut failures = Vec::new();
     for _ in 0..6 {
-        let data = bytes(&mut random, 2 * MIB as usize);
+        let data = bytes(&mut random, 2 * HALF as usize);
         let mut landing = buffer(&pool, data.len() as u64).into_landing();
         let filled = block_on(fill(&mut landing, &data, &mut random));
         let buffer = landing.finish().expect("nothing is under way");
@@ -400,7 +402,7 @@ fn where_no_more_can_be_pinned_one_chunk_must_do_for_all() {
                 let pool = &pool;
                 scope.spawn(move || {
                     let mut random = StdRng::seed_from_u64(nth);
-                    let data = bytes(&mut random, 2 * MIB as usize + 77);
+                    let data = bytes(&mut random, 2 * HALF as usize + 77);
                     let mut landing = buffer(pool, data.len() as u64).into_landing();
                     block_on(fill(&mut landing, &data, &mut random)).unwrap();
                     assert!(all_of(&landing.finish().unwrap()) == data);
@@ -416,13 +418,13 @@ fn a_lost_device_fails_all_who_wait_and_all_who_come() {
         .faults("cuMemcpyHtoDAsync_v2=700@2")
         .run(|| {
             let pool = pool();
-            let buffers: Vec<_> = (0..4).map(|_| buffer(&pool, 2 * MIB)).collect();
+            let buffers: Vec<_> = (0..4).map(|_| buffer(&pool, 2 * HALF)).collect();
             let results: Vec<_> = thread::scope(|scope| {
                 let fillings = buffers.into_iter().enumerate().map(|(nth, buffer)| {
                     scope.spawn(move || {
                         let mut random = StdRng::seed_from_u64(nth as u64);
                         let mut landing = buffer.into_landing();
-                        let data = bytes(&mut random, 2 * MIB as usize);
+                        let data = bytes(&mut random, 2 * HALF as usize);
                         let filled = block_on(fill(&mut landing, &data, &mut random));
                         (filled, landing)
                     })
@@ -471,8 +473,8 @@ fn a_pool_that_ends_while_bytes_are_copied_waits_for_nobody_and_leaves_nothing()
         .delay(Duration::from_millis(200))
         .run(|| {
             let pool = pool();
-            let mut landing = buffer(&pool, 4 * MIB).into_landing();
-            leave_behind(&mut landing, &vec![1; 4 * MIB as usize]);
+            let mut landing = buffer(&pool, 4 * HALF).into_landing();
+            leave_behind(&mut landing, &vec![1; 4 * HALF as usize]);
             drop((landing, pool));
             wait_until("the copier has ended", || copiers() == 0);
             let free = s3engine_pool::cuda::Gpu::nth(0).unwrap().free_memory();
@@ -491,8 +493,8 @@ fn two_devices_have_a_copier_each() {
                     let mut random = StdRng::seed_from_u64(ordinal.into());
                     let memory = Memory::cuda(ordinal).unwrap();
                     for _ in 0..10 {
-                        let data = bytes(&mut random, 3 * MIB as usize);
-                        let buffer = pool.try_alloc(3 * MIB, memory).unwrap();
+                        let data = bytes(&mut random, 3 * HALF as usize);
+                        let buffer = pool.try_alloc(3 * HALF, memory).unwrap();
                         let mut landing = buffer.into_landing();
                         block_on(fill(&mut landing, &data, &mut random)).unwrap();
                         assert!(all_of(&landing.finish().unwrap()) == data);
@@ -510,10 +512,10 @@ fn in_a_forked_child_nothing_is_staged_and_the_parent_goes_on() {
     with_standin(|| {
         let pool = pool();
         let mut random = StdRng::seed_from_u64(0);
-        let mut landing = buffer(&pool, 3 * MIB).into_landing();
-        let mut window = landing.window(0, 3 * MIB).unwrap();
+        let mut landing = buffer(&pool, 3 * HALF).into_landing();
+        let mut window = landing.window(0, 3 * HALF).unwrap();
         let mut filling = window.filling();
-        let data = bytes(&mut random, 3 * MIB as usize);
+        let data = bytes(&mut random, 3 * HALF as usize);
         block_on(filling.write(0, &data[..1000])).unwrap();
         // SAFETY: the child runs only this thread, and leaves by `_exit` without running destructors.
         let child = unsafe { libc::fork() };

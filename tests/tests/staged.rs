@@ -6,29 +6,30 @@ use std::time::Duration;
 
 use cuda_standin::{Standin, with_standin};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
+use s3engine::cuda::STAGING_CHUNK;
 use s3engine::{
     Buffer, Completion, ErrorKind, Flags, Get, Memory, Path, Policy, PoolOptions, Rdma, Reason,
 };
 use s3engine_tests::{Rig, assert_invariants, block_on, drain, wait_until};
 use s3sim::{Action, Kind, Rule, content};
 
-const MIB: u64 = 1 << 20;
-const CHUNK: u64 = 2 * MIB;
+const CHUNK: u64 = STAGING_CHUNK as u64;
+const HALF: u64 = CHUNK / 2;
 /// As much of each device as all tests need at once.
-const DEVICE: u64 = 32 * MIB;
+const DEVICE: u64 = 32 * HALF;
 const STAGING: u64 = 3 * CHUNK;
 
-/// Parts of 3 MiB: no multiple of a chunk.
+/// Parts of a chunk and a half.
 fn rig(rules: impl IntoIterator<Item = Rule>) -> Rig {
     Rig::with(rules, |builder, _| {
         let pool = PoolOptions {
-            slab_bytes: 4 * MIB,
-            max_bytes: Some(32 * MIB),
+            slab_bytes: 4 * HALF,
+            max_bytes: Some(32 * HALF),
             max_cuda_bytes: Some(DEVICE),
             staging_bytes: STAGING,
             ..PoolOptions::default()
         };
-        builder.pool(pool).part_sizes(3 * MIB, 3 * MIB)
+        builder.pool(pool).part_sizes(3 * HALF, 3 * HALF)
     })
 }
 
@@ -61,9 +62,9 @@ fn objects_of_all_sizes_arrive_and_only_those_on_a_device_are_staged() {
             300 << 10,
             CHUNK,
             CHUNK + 1,
-            3 * MIB,
-            9 * MIB,
-            20 * MIB + 7,
+            3 * HALF,
+            9 * HALF,
+            20 * HALF + 7,
         ] {
             let key = format!("{size}-size");
             let completion = rig.get(Policy::Http, whole(&rig, &key, 0));
@@ -81,10 +82,10 @@ fn objects_of_all_sizes_arrive_and_only_those_on_a_device_are_staged() {
             let completion = rig.get_whole(Policy::Http, &key);
             assert_eq!(completion.flags(), Flags::HTTP_INTENDED);
         }
-        let key = "9MiB-range";
+        let key = "18MiB-range";
         let range = Get::new("bench", key)
-            .range(1001, 5 * MIB)
-            .into(buffer(&rig, 5 * MIB, 1));
+            .range(1001, 5 * HALF)
+            .into(buffer(&rig, 5 * HALF, 1));
         assert_holds(&rig.get(Policy::Http, range), key, 1001);
         let empty = rig.get(
             Policy::Http,
@@ -147,15 +148,15 @@ fn a_body_that_breaks_off_is_fetched_again_and_the_first_try_is_not_seen() {
             },
         ] {
             let rig = rig([Rule::new(action).count(2)]);
-            let completion = rig.get(Policy::Http, whole(&rig, "3MiB-again", 0));
+            let completion = rig.get(Policy::Http, whole(&rig, "6MiB-again", 0));
             assert!(completion.flags().contains(Flags::STAGED), "{completion:?}");
-            assert_holds(&completion, "3MiB-again", 0);
+            assert_holds(&completion, "6MiB-again", 0);
             assert_eq!(rig.sim.counters().requests, 3);
         }
         let rig = rig([Rule::new(Action::Cut {
             after: Some(2_500_000),
         })]);
-        let failed = rig.get(Policy::Http, whole(&rig, "3MiB-never", 0));
+        let failed = rig.get(Policy::Http, whole(&rig, "6MiB-never", 0));
         assert_eq!(
             (failed.path(), failed.reason()),
             (Path::None, Reason::HttpError)
@@ -172,7 +173,7 @@ fn a_body_that_breaks_off_is_fetched_again_and_the_first_try_is_not_seen() {
 fn an_object_in_the_body_of_an_rdma_answer_is_staged_too() {
     with_standin(|| {
         let rig = rig([Rule::new(Action::DeclineWithBody).only(Kind::Rdma)]);
-        let completion = rig.get(Policy::PreferRdma, whole(&rig, "5MiB-declined", 0));
+        let completion = rig.get(Policy::PreferRdma, whole(&rig, "10MiB-declined", 0));
         assert_eq!(
             (completion.path(), completion.reason(), completion.flags()),
             (
@@ -182,12 +183,12 @@ fn an_object_in_the_body_of_an_rdma_answer_is_staged_too() {
             ),
             "{completion:?}"
         );
-        assert_holds(&completion, "5MiB-declined", 0);
+        assert_holds(&completion, "10MiB-declined", 0);
         let rig = self::rig([Rule::new(Action::DeclineWithBody).only(Kind::Rdma).count(1)]);
-        let completion = rig.get(Policy::PreferRdma, whole(&rig, "9MiB-both", 0));
+        let completion = rig.get(Policy::PreferRdma, whole(&rig, "18MiB-both", 0));
         let by_path = completion.bytes_by_path();
         assert!(by_path.rdma > 0 && by_path.http > 0, "{completion:?}");
-        assert_holds(&completion, "9MiB-both", 0);
+        assert_holds(&completion, "18MiB-both", 0);
     });
 }
 
@@ -196,7 +197,7 @@ fn a_get_that_ends_early_writes_to_nobody_elses_memory() {
     Standin::default().delay(Duration::from_secs(2)).run(|| {
         let rig = rig([]);
         let whole_device = || buffer(&rig, DEVICE, 0);
-        let get = Get::new("bench", "2MiB-early")
+        let get = Get::new("bench", "4MiB-early")
             .range(0, CHUNK)
             .into(whole_device());
         let early = rig.get(Policy::Http, get.deadline(Duration::from_millis(700)));
@@ -222,7 +223,7 @@ fn a_get_that_ends_early_writes_to_nobody_elses_memory() {
 fn a_fixed_buffer_comes_back_only_when_nothing_is_copied_to_it() {
     Standin::default().delay(Duration::from_secs(2)).run(|| {
         let rig = rig([]);
-        let key = "2MiB-fixed";
+        let key = "4MiB-fixed";
         let get = Get::new("bench", key).into_fixed(buffer(&rig, CHUNK, 0));
         let early = block_on(rig.engine.get(get.deadline(Duration::from_millis(700))));
         assert_eq!(early.reason(), Reason::Deadline, "{early:?}");
@@ -241,7 +242,7 @@ fn a_copy_that_fails_is_an_error_that_says_so() {
         .faults("cuMemcpyHtoDAsync_v2=1@2-2")
         .run(|| {
             let rig = rig([]);
-            let failed = rig.get(Policy::Http, whole(&rig, "3MiB-fault", 0));
+            let failed = rig.get(Policy::Http, whole(&rig, "6MiB-fault", 0));
             assert_eq!(
                 (failed.path(), failed.reason()),
                 (Path::None, Reason::HttpError)
@@ -256,8 +257,8 @@ fn a_copy_that_fails_is_an_error_that_says_so() {
             );
             assert!(text.contains("CUDA_ERROR_INVALID_VALUE"), "{text}");
             let buffer = failed.into_buffer().expect("nothing is under way");
-            let again = rig.get(Policy::Http, Get::new("bench", "3MiB-fault").into(buffer));
-            assert_holds(&again, "3MiB-fault", 0);
+            let again = rig.get(Policy::Http, Get::new("bench", "6MiB-fault").into(buffer));
+            assert_holds(&again, "6MiB-fault", 0);
         });
 }
 
@@ -269,7 +270,7 @@ fn a_lost_device_ends_all_its_gets_and_no_others() {
             let rig = rig([]);
             let mut queue = rig.queue();
             for nth in 0..8 {
-                let get = whole(&rig, &format!("3MiB-lost{nth}"), 0);
+                let get = whole(&rig, &format!("6MiB-lost{nth}"), 0);
                 queue.push(get.policy(Policy::Http)).unwrap();
             }
             queue.submit();
@@ -286,8 +287,8 @@ fn a_lost_device_ends_all_its_gets_and_no_others() {
                 kinds.iter().all(|kind| matches!(kind, ErrorKind::Cuda(_))),
                 "{kinds:?}"
             );
-            let host = rig.get_whole(Policy::Http, "3MiB-host");
-            content::verify("3MiB-host", 0, 0, host.data().unwrap()).unwrap();
+            let host = rig.get_whole(Policy::Http, "6MiB-host");
+            content::verify("6MiB-host", 0, 0, host.data().unwrap()).unwrap();
         });
 }
 
@@ -315,9 +316,9 @@ fn what_is_staged_is_counted_and_takes_no_more_memory_than_allowed() {
             let mut sums = HashMap::new();
             let rig = Rig::with([], |builder, _| {
                 let pool = PoolOptions {
-                    max_bytes: Some(32 * MIB),
+                    max_bytes: Some(32 * HALF),
                     max_cuda_bytes: Some(DEVICE),
-                    slab_bytes: 4 * MIB,
+                    slab_bytes: 4 * HALF,
                     staging_bytes: STAGING,
                     ..PoolOptions::default()
                 };
@@ -325,7 +326,7 @@ fn what_is_staged_is_counted_and_takes_no_more_memory_than_allowed() {
             });
             let mut queue = rig.queue();
             for nth in 0..8 {
-                let get = whole(&rig, &format!("3MiB-counted{nth}"), 0);
+                let get = whole(&rig, &format!("6MiB-counted{nth}"), 0);
                 queue.push(get.policy(Policy::Http)).unwrap();
             }
             queue.submit();
@@ -334,9 +335,9 @@ fn what_is_staged_is_counted_and_takes_no_more_memory_than_allowed() {
             }
             counted(&snapshotter, &mut sums);
             let of = |name: &str| sums.get(name).copied().unwrap_or_default();
-            assert_eq!(of("s3engine_cuda_staged_bytes_total"), (24 * MIB) as f64);
+            assert_eq!(of("s3engine_cuda_staged_bytes_total"), (24 * HALF) as f64);
             let copies = of("s3engine_cuda_copies_total");
-            assert!(copies >= 16.0, "a body of 3 MiB is two chunks: {copies}");
+            assert!(copies >= 16.0, "a part is two chunks: {copies}");
             assert_eq!(of("s3engine_cuda_copy_errors_total"), 0.0);
             assert!(
                 of("s3engine_cuda_staging_wait_seconds") > 0.0,

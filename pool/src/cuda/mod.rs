@@ -27,6 +27,7 @@ pub use measure::measure_copy;
 pub use memory::{CudaKind, CudaMapping, CudaMemory, CudaShare, IPC_HANDLE};
 pub use pinned::Pinned;
 pub use release::{NotReleased, Stream};
+pub use staging::CHUNK as STAGING_CHUNK;
 pub use visibility::Flush;
 
 pub(crate) use caller::import as import_callers;

@@ -31,9 +31,9 @@ use super::ring::{Ring, Ticket};
 use crate::landing::Core;
 use crate::process::Process;
 
-/// Bytes of a chunk. Larger copies are faster, and each costs the same two switches of threads; more chunks let more
-/// requests gather at once.
-pub(crate) const CHUNK: usize = 2 << 20;
+/// Bytes of pinned memory that HTTP bodies gather in before a device copies them. Larger copies are faster, and each
+/// costs the same few switches of threads; more chunks let more requests gather at once.
+pub const CHUNK: usize = 4 << 20;
 
 /// Fewer would make copying and gathering wait for each other.
 const FEWEST: usize = 2;
