@@ -60,8 +60,8 @@ impl Incoming {
         self.connection.address
     }
 
-    /// How many bytes of the object come next, at least; `None` at the body's end. Calls `pause` when that is to
-    /// come yet.
+    /// How many bytes of the object come next, at least, once some of them may be there; `None` at the body's end.
+    /// Calls `pause` before it waits for the server.
     pub(super) async fn next(&mut self, mut pause: impl FnMut()) -> Result<Option<u64>, Failure> {
         if self.turn >= TURN {
             self.turn = 0;
@@ -69,43 +69,39 @@ impl Incoming {
         }
         loop {
             let next = self.framing.next(self.connection.input());
-            match next.map_err(Failure::Malformed)? {
-                Next::Data(len) => return Ok(Some(len)),
-                Next::End => return Ok(None),
-                Next::More => {}
+            let next = next.map_err(Failure::Malformed)?;
+            if next == Next::End {
+                return Ok(None);
+            }
+            if self.connection.input().is_empty() || next == Next::More {
+                self.more(&mut pause).await?;
+            }
+            if let Next::Data(len) = next {
+                return Ok(Some(len));
             }
             match self.connection.fetch() {
                 Ok(0) if self.framing == Framing::UntilClose => return Ok(None),
                 Ok(0) => return Err(Failure::Broken(closed())),
                 Ok(_) => self.stall.since = None,
-                Err(error) if is_early(&error) => self.more(&mut pause).await?,
+                Err(error) if is_early(&error) => {}
                 Err(error) => return Err(Failure::Broken(error)),
             }
         }
     }
 
-    /// Reads bytes of the object that are there now, at most as many as [`next`](Self::next) has said.
+    /// Reads bytes of the object that are there now, at most as many as [`next`](Self::next) has said. None: they are
+    /// not there yet.
     pub(super) fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
-        let read = self.connection.read(room)?;
-        if read == 0 {
-            return Err(closed());
-        }
+        let read = match self.connection.read(room) {
+            Ok(0) => return Err(closed()),
+            Ok(read) => read,
+            Err(error) if is_early(&error) => return Ok(0),
+            Err(error) => return Err(error),
+        };
         self.framing.took(read);
         self.stall.since = None;
         self.turn += read;
         Ok(read)
-    }
-
-    /// What to do after [`read`](Self::read) has failed: to wait until more has come, where nothing else was wrong.
-    pub(super) async fn after(
-        &mut self,
-        error: io::Error,
-        pause: impl FnMut(),
-    ) -> Result<(), Failure> {
-        match is_early(&error) {
-            true => self.more(pause).await,
-            false => Err(Failure::Broken(error)),
-        }
     }
 
     /// Waits until more may have come.
@@ -121,19 +117,16 @@ impl Incoming {
         .await
     }
 
-    /// Adds the next bytes of the object. Whether there were any: otherwise it is complete.
+    /// Adds the next bytes of the object. Whether it goes on: otherwise it is complete.
     pub(super) async fn append(&mut self, object: &mut Vec<u8>) -> Result<bool, Failure> {
-        while let Some(len) = self.next(|| ()).await? {
-            let have = object.len();
-            object.resize(have + len.min(PIECE) as usize, 0);
-            let read = self.read(&mut object[have..]);
-            object.truncate(have + read.as_ref().copied().unwrap_or_default());
-            match read {
-                Ok(_) => return Ok(true),
-                Err(error) => self.after(error, || ()).await?,
-            }
-        }
-        Ok(false)
+        let Some(len) = self.next(|| ()).await? else {
+            return Ok(false);
+        };
+        let have = object.len();
+        object.resize(have + len.min(PIECE) as usize, 0);
+        let read = self.read(&mut object[have..]).map_err(Failure::Broken)?;
+        object.truncate(have + read);
+        Ok(true)
     }
 
     /// The connection, where the body has ended and another answer may follow it.

@@ -207,13 +207,8 @@ impl Response {
             }
             let read = |room: &mut [u8]| self.body.read(room);
             let read = filling.receive(received, len, read).await;
-            match read.map_err(|error| (not_written(error, end, have), None))? {
-                Ok(bytes) => received += bytes as u64,
-                Err(error) => {
-                    let waited = self.body.after(error, || filling.pause()).await;
-                    waited.map_err(|failure| failed(failure, received))?;
-                }
-            }
+            let read = read.map_err(|error| (not_written(error, end, have), None))?;
+            received += read.map_err(|error| failed(Failure::Broken(error), received))? as u64;
         }
         if exact && received < most {
             return Err((
