@@ -1,6 +1,6 @@
 //! GETs into CUDA memory, beside the bare copies that bound them. Needs a GPU; says so where there is none.
 //!
-//! `cargo bench -p s3engine-benches --bench gpu [-- [check|rates|scale|attach|faults] ROUNDS SECONDS]`
+//! `cargo bench -p s3engine-benches --bench gpu [-- [check|rates|scale [require-rdma|http]|attach|faults] ROUNDS SECONDS]`
 //! `cargo bench -p s3engine-benches --bench gpu -- reader URL BUCKET KEY BYTES THREADS host|cuda:N`
 //!
 //! Built on another machine, the executable runs by itself: it starts the simulator, the service and workers as
@@ -64,7 +64,11 @@ fn main() {
         rates::run(&gpus[0], times);
     }
     if wanted("scale") {
-        rates::scale(gpus, times);
+        let policies = ["require-rdma", "http"];
+        let asked = |policy: &&str| args.iter().any(|arg| arg == policy);
+        let any = policies.iter().any(asked);
+        let chosen = policies.iter().filter(|policy| !any || asked(policy));
+        chosen.for_each(|policy| rates::scale(gpus, policy, times));
     }
     if wanted("attach") {
         attach::run(&gpus[0]);

@@ -88,28 +88,26 @@ fn beside_copies(
 }
 
 /// Many client processes against one, and, with several devices, a client on each.
-pub(crate) fn scale(gpus: &'static [Gpu], times: (usize, Duration)) {
+pub(crate) fn scale(gpus: &'static [Gpu], policy: &str, times: (usize, Duration)) {
     println!(
         "{:<12} {:<12} {:>7} {:>12}",
         "policy", "what", "GB/s", "CPU-s/GiB"
     );
-    for policy in ["require-rdma", "http"] {
-        let mut place = Place::new(8);
-        for (name, count) in [("2 processes", 2), ("4 processes", 4), ("8 processes", 8)] {
-            let pair = [
-                crew("1 process", 1, "served", "cuda:0"),
-                crew(name, count, "served", "cuda:0"),
-            ];
-            compare(&mut place, [policy; 2], pair, times);
-        }
-        println!("service: {}", place.stats());
-        if gpus.len() > 1 {
-            let pair = [
-                crew("1 device", 1, "served", "cuda:0"),
-                crew("all devices", gpus.len(), "served", "cuda:spread"),
-            ];
-            compare(&mut place, [policy; 2], pair, times);
-        }
+    let mut place = Place::new(8);
+    for (name, count) in [("2 processes", 2), ("4 processes", 4), ("8 processes", 8)] {
+        let pair = [
+            crew("1 process", 1, "served", "cuda:0"),
+            crew(name, count, "served", "cuda:0"),
+        ];
+        compare(&mut place, [policy; 2], pair, times);
+    }
+    println!("service: {}", place.stats());
+    if gpus.len() > 1 {
+        let pair = [
+            crew("1 device", 1, "served", "cuda:0"),
+            crew("all devices", gpus.len(), "served", "cuda:spread"),
+        ];
+        compare(&mut place, [policy; 2], pair, times);
     }
     println!();
 }
