@@ -103,6 +103,11 @@ impl<T> Ring<T> {
         make
     }
 
+    /// Whether any were made.
+    pub(super) fn has_some(&self) -> bool {
+        self.made > 0
+    }
+
     /// One more was made.
     pub(super) fn made(&mut self, chunk: T) -> Option<Waker> {
         self.making = false;
@@ -110,12 +115,11 @@ impl<T> Ring<T> {
         self.give(chunk)
     }
 
-    /// No more can be made: those that there are must do. Without any, all who wait are told why; who comes later
+    /// No more can be made now: those that there are must do. Without any, all who wait are told why; who comes later
     /// may have more luck.
     pub(super) fn cannot_make(&mut self, why: &CudaError) -> Vec<Waker> {
         self.making = false;
-        if self.made > 0 {
-            self.most = self.made;
+        if self.has_some() {
             return Vec::new();
         }
         self.refuse(why)
@@ -293,7 +297,6 @@ mod tests {
                     let woken = ring.cannot_make(&CudaError::Forked);
                     if model.made > 0 {
                         assert!(woken.is_empty());
-                        model.most = model.made;
                         return;
                     }
                     assert_eq!(woken.len(), model.queue.len());

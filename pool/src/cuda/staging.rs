@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use cudarc::driver::sys;
 use metrics::SharedString;
@@ -34,6 +34,9 @@ use crate::process::Process;
 /// Bytes of pinned memory that HTTP bodies gather in before a device copies them. Larger copies are faster, and each
 /// costs the same few switches of threads; more chunks let more requests gather at once.
 pub const CHUNK: usize = 4 << 20;
+
+/// How long the driver is not asked again for pinned memory that it did not give.
+const REST: Duration = Duration::from_secs(1);
 
 /// Fewer would make copying and gathering wait for each other.
 const FEWEST: usize = 2;
@@ -61,6 +64,8 @@ struct State {
     /// Sent, and not yet taken by the copier.
     jobs: VecDeque<Job>,
     started: bool,
+    /// When more chunks may be made, after the driver gave none.
+    not_before: Option<Instant>,
     ending: bool,
     /// Nothing is copied any more.
     lost: Option<CudaError>,
@@ -83,6 +88,7 @@ impl Staging {
             ring: Ring::new(most.max(FEWEST)),
             jobs: VecDeque::new(),
             started: false,
+            not_before: None,
             ending: false,
             lost: None,
         };
@@ -191,7 +197,8 @@ impl Work {
         loop {
             // First: as long as there are too few, those who wait make others send small pieces, which make more
             // copies than there is time for.
-            if state.ring.make_one() {
+            let may_make = state.not_before.is_none_or(|then| Instant::now() >= then);
+            if may_make && state.ring.make_one() {
                 return Next::Make;
             }
             if !state.jobs.is_empty() {
@@ -214,7 +221,10 @@ impl Work {
             Ok(pinned) => self.turn(|ring| ((), ring.made(pinned))),
             Err(error) => {
                 tracing::warn!(%error, "no more pinned memory for staging");
-                self.turn(|ring| ((), ring.cannot_make(&error)));
+                let some = self.turn(|ring| (ring.has_some(), ring.cannot_make(&error)));
+                // Who waits gets one that comes back. Without any, the next who asks has it tried again at once.
+                let then = Instant::now().checked_add(REST);
+                self.lock().not_before = then.filter(|_| some);
             }
         }
     }
