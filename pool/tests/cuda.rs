@@ -575,6 +575,20 @@ fn another_device_reaches_a_slab_when_it_is_let() {
 }
 
 #[test]
+fn a_device_that_cannot_be_asked_does_not_take_the_others_away() {
+    // The second device's attributes.
+    let broken = cuda_standin::Standin::default().gpus(2);
+    broken.faults("cuDeviceGetAttribute=101@7-7").run(|| {
+        let gpus = Gpu::all().unwrap();
+        assert_eq!(gpus.len(), 1, "{gpus:?}");
+        let memory = Memory::cuda(gpus[0].ordinal()).unwrap();
+        assert!(pool().try_alloc(1, memory).is_ok());
+        let other = 1 - gpus[0].ordinal();
+        assert!(Memory::cuda(other).is_err());
+    });
+}
+
+#[test]
 fn flushes_that_a_device_offers_succeed() {
     let Some(Alone(gpu, _alone)) = gpu() else {
         return;

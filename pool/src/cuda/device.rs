@@ -118,7 +118,7 @@ impl Gpu {
     /// The one with this number in this process.
     pub fn nth(ordinal: u32) -> Result<&'static Gpu, CudaError> {
         let gpus = Self::all()?;
-        let found = gpus.get(usize::try_from(ordinal).unwrap_or(usize::MAX));
+        let found = gpus.iter().find(|gpu| gpu.ordinal() == ordinal);
         found.ok_or_else(|| CudaError::NoSuchDevice {
             wanted: ordinal.to_string(),
             seen: seen(gpus),

@@ -58,11 +58,26 @@ fn start() -> Result<Driver, CudaError> {
     check("counting devices", &"this host", unsafe {
         sys::cuDeviceGetCount(&raw mut count)
     })?;
-    Ok(Driver {
-        process: Process::current(),
-        version,
-        gpus: (0..count).map(Gpu::open).collect::<Result<_, _>>()?,
-    })
+    // One that is broken does not take the others away.
+    let mut broken = None;
+    let mut gpus = Vec::new();
+    for ordinal in 0..count {
+        match Gpu::open(ordinal) {
+            Ok(gpu) => gpus.push(gpu),
+            Err(error) => {
+                tracing::warn!(%error, "a CUDA device is left out");
+                broken = Some(error);
+            }
+        }
+    }
+    match broken {
+        Some(error) if gpus.is_empty() => Err(error),
+        _ => Ok(Driver {
+            process: Process::current(),
+            version,
+            gpus,
+        }),
+    }
 }
 
 /// What a call of the driver returned, as an error that says which call it was.
