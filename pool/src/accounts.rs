@@ -1,5 +1,6 @@
 //! Which client holds which slabs and slots, with running sums: leasing looks at one client only, and no
-//! figure is counted by walking. Everything here happens under one lock, and none of it blocks.
+//! figure is counted by walking but that of an error which says what is full. Everything here happens under one
+//! lock, and none of it blocks.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

@@ -10,8 +10,8 @@ use s3engine::{
     QueueOptions, Rdma, Reason, Timeouts,
 };
 use s3engine_tests::{
-    FailingFabric, Failure, Program, Rig, assert_invariants, block_on, credentials, drain,
-    loopback, quick_builder, wait_until,
+    FailingFabric, Failure, Program, Rig, assert_holds, assert_invariants, block_on, credentials,
+    drain, loopback, quick_builder, wait_until,
 };
 use s3sim::{Action, Kind, Rule, Sim, SimOptions, content};
 
@@ -48,14 +48,6 @@ fn assert_rdma(completion: &Completion, flags: Flags) {
         (Path::Rdma, Reason::Ok, flags | Flags::NOT_VERIFIED),
         "{completion:?}"
     );
-}
-
-/// Asserts that the object's bytes from `offset` on are there.
-fn assert_holds(completion: &Completion, key: &str, offset: u64) {
-    let mut found = vec![0; completion.bytes() as usize];
-    let buffer = completion.buffer().unwrap();
-    buffer.read_to_host(0, &mut found).unwrap();
-    content::verify(key, 0, offset, &found).unwrap();
 }
 
 #[test]

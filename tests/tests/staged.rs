@@ -7,10 +7,8 @@ use std::time::Duration;
 use cuda_standin::{Standin, with_standin};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use s3engine::cuda::STAGING_CHUNK;
-use s3engine::{
-    Buffer, Completion, ErrorKind, Flags, Get, Memory, Path, Policy, PoolOptions, Rdma, Reason,
-};
-use s3engine_tests::{Rig, assert_invariants, block_on, drain, wait_until};
+use s3engine::{Buffer, ErrorKind, Flags, Get, Memory, Path, Policy, PoolOptions, Rdma, Reason};
+use s3engine_tests::{Rig, assert_holds, assert_invariants, block_on, drain, wait_until};
 use s3sim::{Action, Kind, Rule, content};
 
 const CHUNK: u64 = STAGING_CHUNK as u64;
@@ -42,14 +40,6 @@ fn buffer(rig: &Rig, len: u64, device: u32) -> Buffer {
 fn whole(rig: &Rig, key: &str, device: u32) -> Get {
     let size = content::size_of_key(key).unwrap();
     Get::new("bench", key).into(buffer(rig, size, device))
-}
-
-/// Asserts that the object's bytes from `offset` on are in the device's memory.
-fn assert_holds(completion: &Completion, key: &str, offset: u64) {
-    let mut found = vec![0; completion.bytes() as usize];
-    let buffer = completion.buffer().unwrap();
-    buffer.read_to_host(0, &mut found).unwrap();
-    content::verify(key, 0, offset, &found).unwrap();
 }
 
 #[test]
