@@ -136,8 +136,9 @@ impl<'a> Copier<'a> {
         };
         if let Some(error) = lost {
             self.end_all(&error);
-            for (job, _) in batch.jobs {
-                self.tell(job, Err(error.clone()));
+            // What the copy itself was refused with says more than its event.
+            for (job, issued) in batch.jobs {
+                self.tell(job, issued.and(Err(error.clone())));
             }
             return Err(error);
         }
