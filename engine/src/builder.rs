@@ -16,6 +16,7 @@ use s3engine_s3::fabric::loopback::{Loopback, LoopbackOptions};
 use s3engine_s3::rdma::Queued;
 use s3engine_s3::retry::RetryPolicy;
 use s3engine_s3::timeouts::Timeouts;
+use s3engine_s3::upstream::Upstream;
 use tokio_util::sync::CancellationToken;
 
 use crate::engine::{Core, Engine, Inner};
@@ -229,9 +230,7 @@ impl EngineBuilder {
         let share = in_flight.share(NonZeroU32::MIN, Limits::NONE);
         let core = Core {
             process: Process::current(),
-            endpoint: Arc::new(self.endpoint),
-            credentials: Arc::new(self.credentials),
-            timeouts: self.timeouts,
+            upstream: Upstream::new(self.endpoint, self.credentials, self.timeouts),
             retry: self.retry,
             fabric,
             pool: pool.clone(),

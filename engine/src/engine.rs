@@ -13,7 +13,6 @@ use std::time::Duration;
 use s3engine_pool::{FabricId, Pool, Process};
 use s3engine_ring::{self as ring, Layout, Regions};
 use s3engine_s3::Policy;
-use s3engine_s3::credentials::Credentials;
 use s3engine_s3::endpoint::Endpoint;
 use s3engine_s3::error::{Error, ErrorKind};
 use s3engine_s3::fabric::Fabric;
@@ -21,7 +20,7 @@ use s3engine_s3::list::ListQuery;
 use s3engine_s3::object::ObjectInfo;
 use s3engine_s3::rdma::Queued;
 use s3engine_s3::retry::RetryPolicy;
-use s3engine_s3::timeouts::Timeouts;
+use s3engine_s3::upstream::Upstream;
 use tokio::sync::oneshot;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -48,9 +47,7 @@ use crate::worker::{self, Post, Workers};
 /// What every thread of an engine reads.
 pub(crate) struct Core {
     pub(crate) process: Process,
-    pub(crate) endpoint: Arc<Endpoint>,
-    pub(crate) credentials: Arc<Credentials>,
-    pub(crate) timeouts: Timeouts,
+    pub(crate) upstream: Arc<Upstream>,
     pub(crate) retry: RetryPolicy,
     pub(crate) pool: Pool,
     pub(crate) fabric: Option<(Arc<dyn Fabric>, FabricId)>,
@@ -131,7 +128,7 @@ impl Home for Inner {
     }
 
     fn endpoint(&self) -> String {
-        self.core.endpoint.to_string()
+        self.core.upstream.endpoint().to_string()
     }
 
     fn why_lost(&self) -> ErrorKind {
@@ -247,7 +244,7 @@ impl Engine {
     /// The endpoint.
     pub fn endpoint(&self) -> &Endpoint {
         match &self.kind {
-            Kind::Embedded(inner) => &inner.core.endpoint,
+            Kind::Embedded(inner) => inner.core.upstream.endpoint(),
             Kind::Connected(connected) => &connected.endpoint,
         }
     }

@@ -104,7 +104,7 @@ pub(crate) async fn run(
             // Copies to a device end soon, and then nothing is in doubt.
             let _ = tokio::time::timeout(COPIES, window.settled()).await;
             let error = wanted.error(kind);
-            let error = error.with_endpoint(lane.core.endpoint.to_string());
+            let error = error.with_endpoint(lane.core.upstream.endpoint().to_string());
             let error = attempts.last.told(error);
             PartEnd {
                 outcome: Outcome::failed(error),

@@ -110,7 +110,7 @@ impl Report {
     /// An error of this GET.
     pub(crate) fn error(&self, kind: ErrorKind) -> Error {
         Error::new("GET", &*self.bucket, &*self.key, kind)
-            .with_endpoint(self.core.endpoint.to_string())
+            .with_endpoint(self.core.upstream.endpoint().to_string())
     }
 
     /// HTTP is wanted.
@@ -125,7 +125,7 @@ impl Report {
             self.flags |= Flags::REG_FAILED;
         }
         if self.core.warnings.is_new(&fallback) {
-            tracing::warn!(endpoint = %self.core.endpoint, reason = %fallback.reason, detail = %fallback.detail,
+            tracing::warn!(endpoint = %self.core.upstream.endpoint(), reason = %fallback.reason, detail = %fallback.detail,
                 "RDMA was allowed and is not used; more of this cause are only counted");
         }
         self.fallback.get_or_insert(fallback);

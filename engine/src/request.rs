@@ -28,7 +28,7 @@ pub(crate) async fn ask<T: Send + 'static>(
     request: impl FnOnce(Rc<Lane>, Rc<LastError>) -> Answer<T> + Send + 'static,
 ) -> Result<T, Error> {
     let error = Error::new(operation, bucket, key, ErrorKind::Cancelled)
-        .with_endpoint(core.endpoint.to_string());
+        .with_endpoint(core.upstream.endpoint().to_string());
     if !core.process.is_this() {
         return Err(error.with_kind(forked()));
     }

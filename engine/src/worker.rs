@@ -42,21 +42,10 @@ impl Lane {
     const LEAD: usize = 8;
 
     fn new(core: Arc<Core>, tasks: TaskTracker) -> Self {
-        let client = Client::new(
-            Arc::clone(&core.endpoint),
-            Arc::clone(&core.credentials),
-            core.timeouts,
-        );
+        let client = Client::new(Arc::clone(&core.upstream));
         let rdma = core.fabric.as_ref().map(|(fabric, id)| {
             let (pool, queued) = (core.pool.clone(), core.queued.clone());
-            let lenient = RdmaTransport::new(
-                client.clone(),
-                Arc::clone(fabric),
-                *id,
-                pool,
-                core.timeouts,
-                queued,
-            );
+            let lenient = RdmaTransport::new(client.clone(), Arc::clone(fabric), *id, pool, queued);
             (lenient.clone(), lenient.strict())
         });
         Self {

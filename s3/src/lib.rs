@@ -20,5 +20,6 @@ pub mod signing;
 pub mod timeouts;
 pub mod token;
 pub mod transport;
+pub mod upstream;
 
 pub use outcome::{Path, Policy, Reason, UnknownName};

@@ -23,7 +23,6 @@ use crate::object::ObjectInfo;
 use crate::outcome::{Path, Reason};
 use crate::range::ContentRange;
 use crate::reply::{BYTES_HEADER, Expected, REPLY_HEADER, Reply, Verdict, judge};
-use crate::timeouts::Timeouts;
 use crate::token::Token;
 use crate::transport::{Outcome, Transport};
 
@@ -64,7 +63,6 @@ pub struct RdmaTransport {
     fabric: Arc<dyn Fabric>,
     id: FabricId,
     pool: Pool,
-    timeouts: Timeouts,
     queued: Queued,
     /// Whether an answer that carries the object in its body may deliver it.
     take_body: bool,
@@ -77,7 +75,6 @@ impl RdmaTransport {
         fabric: Arc<dyn Fabric>,
         id: FabricId,
         pool: Pool,
-        timeouts: Timeouts,
         queued: Queued,
     ) -> Self {
         Self {
@@ -85,7 +82,6 @@ impl RdmaTransport {
             fabric,
             id,
             pool,
-            timeouts,
             queued,
             take_body: true,
         }
@@ -326,7 +322,7 @@ impl Transport for RdmaTransport {
             key: part.key,
             query: version.as_ref().map_or(&[], |query| query.as_slice()),
             headers,
-            first_byte: self.timeouts.rdma(total),
+            first_byte: self.client.timeouts().rdma(total),
             stale: Stale::Report,
         };
         let outcome = match self.client.send(&request).await {

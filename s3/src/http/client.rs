@@ -17,14 +17,13 @@ use super::connection::{ConnectError, Connection, ExchangeError, IdleConnections
 use super::framing::Framing;
 use super::head;
 use super::incoming::Incoming;
-use super::resolver::Resolver;
 use super::response::{Received, Response};
-use crate::credentials::Credentials;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind, Phase};
 use crate::object::ObjectInfo;
 use crate::signing::{Payload, sign_request};
 use crate::timeouts::Timeouts;
+use crate::upstream::Upstream;
 
 /// An S3 client of one thread; clones share its connections.
 ///
@@ -33,10 +32,7 @@ use crate::timeouts::Timeouts;
 pub struct Client(Rc<Shared>);
 
 struct Shared {
-    endpoint: Arc<Endpoint>,
-    credentials: Arc<Credentials>,
-    timeouts: Timeouts,
-    resolver: Resolver,
+    upstream: Arc<Upstream>,
     idle: IdleConnections,
 }
 
@@ -97,28 +93,21 @@ struct Unanswered {
 
 impl Client {
     /// A client without connections yet.
-    pub fn new(
-        endpoint: Arc<Endpoint>,
-        credentials: Arc<Credentials>,
-        timeouts: Timeouts,
-    ) -> Client {
+    pub fn new(upstream: Arc<Upstream>) -> Client {
         Client(Rc::new(Shared {
-            endpoint,
-            credentials,
-            timeouts,
-            resolver: Resolver::new(),
+            upstream,
             idle: IdleConnections::default(),
         }))
     }
 
     /// The endpoint.
     pub fn endpoint(&self) -> &Endpoint {
-        &self.0.endpoint
+        self.0.upstream.endpoint()
     }
 
     /// The bounds of its requests.
     pub fn timeouts(&self) -> &Timeouts {
-        &self.0.timeouts
+        self.0.upstream.timeouts()
     }
 
     /// Sends one signed request and waits for the head of its answer, whatever its status.
@@ -191,7 +180,7 @@ impl Client {
             key,
             query: &[],
             headers: HeaderMap::new(),
-            first_byte: self.0.timeouts.first_byte,
+            first_byte: self.timeouts().first_byte,
             stale: Stale::Retry,
         }
     }
@@ -218,7 +207,7 @@ impl Client {
     }
 
     fn error(&self, method: &Method, bucket: &str, key: &str, kind: ErrorKind) -> Error {
-        Error::new(operation(method), bucket, key, kind).with_endpoint(self.0.endpoint.to_string())
+        Error::new(operation(method), bucket, key, kind).with_endpoint(self.endpoint().to_string())
     }
 
     fn unsent(&self, request: &Request<'_>, kind: ErrorKind) -> SendError {
@@ -232,9 +221,9 @@ impl Client {
     /// The request as it is sent: named, signed, and with the headers that are not signed.
     fn message(&self, request: &Request<'_>) -> Result<Vec<u8>, SendError> {
         let config = |text: String| self.unsent(request, ErrorKind::Config(text));
-        let shared = &*self.0;
-        let target = shared
-            .endpoint
+        let upstream = &*self.0.upstream;
+        let target = upstream
+            .endpoint()
             .target(request.bucket, request.key, request.query)
             .map_err(|error| config(error.to_string()))?;
         let mut headers = request.headers.clone();
@@ -243,8 +232,8 @@ impl Client {
             &target,
             &mut headers,
             Payload::Unsigned,
-            &shared.credentials,
-            shared.endpoint.region(),
+            upstream.credentials(),
+            upstream.endpoint().region(),
             SystemTime::now(),
         )
         .map_err(|error| config(error.to_string()))?;
@@ -266,9 +255,7 @@ impl Client {
         request: &Request<'_>,
         message: &[u8],
     ) -> Result<Response, SendError> {
-        let shared = &*self.0;
-        let opened =
-            Connection::open(&shared.endpoint, &shared.resolver, shared.timeouts.connect).await;
+        let opened = Connection::open(&self.0.upstream).await;
         let connection = opened.map_err(|error| self.unconnected(request, error))?;
         let answer = self.exchange(connection, request, message).await;
         answer.map_err(|unanswered| unanswered.failed)
@@ -302,7 +289,7 @@ impl Client {
         let head = answer.map_err(|error| self.broken(&connection, request, error))?;
         let framing = Framing::of(&request.method, &head)
             .map_err(|kind| self.unanswered(&connection, request, kind, true))?;
-        let body = Incoming::new(connection, &head, framing, self.0.timeouts.stall);
+        let body = Incoming::new(connection, &head, framing, self.timeouts().stall);
         let about = (&request.method, request.bucket, request.key);
         Ok(Response::new(head, body, self.clone(), about))
     }

@@ -15,9 +15,9 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::head::{self, Head};
-use super::resolver::Resolver;
 use crate::endpoint::Endpoint;
 use crate::error::{ErrorKind, Phase};
+use crate::upstream::Upstream;
 
 /// Shorter than servers keep an idle connection, so that it is rarely closed just as a request goes out.
 const LONGEST_IDLE: Duration = Duration::from_secs(4);
@@ -60,14 +60,11 @@ pub(crate) enum ExchangeError {
 }
 
 impl Connection {
-    /// Opens a connection to one of the endpoint's addresses within `limit`, all attempts together.
-    pub(crate) async fn open(
-        endpoint: &Endpoint,
-        resolver: &Resolver,
-        limit: Duration,
-    ) -> Result<Connection, ConnectError> {
+    /// Opens a connection to one of the endpoint's addresses within the bound for that, all attempts together.
+    pub(crate) async fn open(upstream: &Upstream) -> Result<Connection, ConnectError> {
+        let (endpoint, limit) = (upstream.endpoint(), upstream.timeouts().connect);
         let started = Instant::now();
-        let addresses = match timeout(limit, resolver.addresses(endpoint)).await {
+        let addresses = match timeout(limit, upstream.resolver.addresses(endpoint)).await {
             Ok(Ok(addresses)) => addresses,
             Ok(Err(error)) => return Err(unresolved(endpoint, error)),
             Err(_) => return Err(timed_out(Phase::Resolve, None, limit)),

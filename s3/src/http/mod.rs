@@ -26,6 +26,7 @@ pub use client::{Client, Head, Request, SendError, Stale};
 pub use error_body::ErrorBody;
 #[doc(hidden)]
 pub use fuzz::fuzz_response;
+pub(crate) use resolver::Resolver;
 pub use response::{Body, Received, Response};
 
 #[cfg(test)]

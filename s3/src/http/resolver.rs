@@ -1,8 +1,8 @@
 //! The endpoint's addresses: looked up once for all connections, kept a while, and taken in turn.
 
-use std::cell::Cell;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::sync::Mutex;
@@ -16,14 +16,14 @@ const LIFETIME: Duration = Duration::from_secs(30);
 pub(crate) struct Resolver {
     /// Held during a look-up, so that connections that open together wait for one answer.
     known: Mutex<Option<(Instant, Vec<SocketAddr>)>>,
-    turn: Cell<usize>,
+    turn: AtomicUsize,
 }
 
 impl Resolver {
     pub(crate) fn new() -> Resolver {
         Resolver {
             known: Mutex::new(None),
-            turn: Cell::new(0),
+            turn: AtomicUsize::new(0),
         }
     }
 
@@ -51,8 +51,7 @@ impl Resolver {
             .as_ref()
             .map(|(_, found)| found.clone())
             .unwrap_or_default();
-        let turn = self.turn.get();
-        self.turn.set(turn.wrapping_add(1));
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
         let first = turn.checked_rem(addresses.len()).unwrap_or(0);
         addresses.rotate_left(first);
         Ok(addresses)

@@ -2,7 +2,6 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
@@ -11,6 +10,7 @@ use crate::credentials::Credentials;
 use crate::endpoint::Endpoint;
 use crate::http::Client;
 use crate::timeouts::Timeouts;
+use crate::upstream::Upstream;
 
 /// What the server does once a request has arrived.
 pub enum Step {
@@ -61,11 +61,7 @@ impl Server {
             ..Timeouts::default()
         };
         let credentials = Credentials::new("id", "hidden", None).unwrap();
-        Client::new(
-            Arc::new(self.endpoint.clone()),
-            Arc::new(credentials),
-            timeouts,
-        )
+        Client::new(Upstream::new(self.endpoint.clone(), credentials, timeouts))
     }
 
     pub fn next(&self) -> Option<String> {
