@@ -14,7 +14,7 @@ use s3engine_s3::endpoint::Endpoint;
 use s3engine_s3::fabric::Fabric;
 use s3engine_s3::fabric::loopback::{Loopback, LoopbackOptions};
 use s3engine_s3::rdma::Queued;
-use s3engine_s3::retry::RetryPolicy;
+use s3engine_s3::retry::{RetryBudget, RetryPolicy};
 use s3engine_s3::timeouts::Timeouts;
 use s3engine_s3::upstream::Upstream;
 use tokio_util::sync::CancellationToken;
@@ -232,6 +232,7 @@ impl EngineBuilder {
             process: Process::current(),
             upstream: Upstream::new(self.endpoint, self.credentials, self.timeouts),
             retry: self.retry,
+            retry_budget: RetryBudget::new(self.retry.budget),
             fabric,
             pool: pool.clone(),
             fabric_state,

@@ -19,7 +19,7 @@ use s3engine_s3::fabric::Fabric;
 use s3engine_s3::list::ListQuery;
 use s3engine_s3::object::ObjectInfo;
 use s3engine_s3::rdma::Queued;
-use s3engine_s3::retry::RetryPolicy;
+use s3engine_s3::retry::{RetryBudget, RetryPolicy};
 use s3engine_s3::upstream::Upstream;
 use tokio::sync::oneshot;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -49,6 +49,7 @@ pub(crate) struct Core {
     pub(crate) process: Process,
     pub(crate) upstream: Arc<Upstream>,
     pub(crate) retry: RetryPolicy,
+    pub(crate) retry_budget: RetryBudget,
     pub(crate) pool: Pool,
     pub(crate) fabric: Option<(Arc<dyn Fabric>, FabricId)>,
     pub(crate) fabric_state: FabricState,

@@ -1,16 +1,16 @@
 //! One part of a GET: attempts by its first way, then by HTTP where that is allowed.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use s3engine_pool::Window;
+use s3engine_s3::Path;
 use s3engine_s3::error::{Error, ErrorKind};
 use s3engine_s3::http::GetPart;
 use s3engine_s3::object::{ETag, Pin};
 use s3engine_s3::range::ByteRange;
-use s3engine_s3::retry::RetryPolicy;
+use s3engine_s3::retry::{self, Failed};
 use s3engine_s3::transport::{Outcome, Transport};
-use s3engine_s3::{Path, Reason};
 
 use crate::completion::Fallback;
 use crate::in_flight::Permit;
@@ -151,51 +151,39 @@ impl Attempts<'_> {
 
     /// Attempts by one transport, as many as the policy for retries allows.
     async fn attempt(&self, transport: &impl Transport, window: &mut Window) -> Outcome {
-        let retry = &self.lane.core.retry;
-        let mut attempt = 1;
+        let core = &self.lane.core;
+        let mut attempts = retry::Attempts::new(&core.retry, &core.retry_budget)
+            .rdma_only(self.way == Way::RdmaOnly);
+        let first = Instant::now();
         loop {
+            let began = first.elapsed();
             let mut outcome = transport.get(&self.wanted.request(), window).await;
             // A success that fell back keeps its error: that is the reason of the fallback.
             if outcome.path != Path::None {
+                attempts.succeeded();
                 return outcome;
             }
             let Some(error) = outcome.error.take() else {
                 return outcome;
             };
-            let error = error.with_attempt(attempt, retry.max_attempts);
-            // Where a remote may still write, nothing may be tried again in the same memory.
-            let wait = if window.is_armed() {
-                None
-            } else {
-                self.wait_before_next(retry, attempt, &error)
+            let how = Failed {
+                began,
+                took: first.elapsed().saturating_sub(began),
+                gained: 0,
+                in_doubt: window.is_armed(),
             };
-            let Some(wait) = wait else {
-                outcome.error = Some(error);
-                return outcome;
+            let (wait, error) = match attempts.failed(error, how, rand::random()) {
+                Ok(again) => again,
+                Err(error) => {
+                    outcome.error = Some(error);
+                    return outcome;
+                }
             };
             tracing::debug!(%error, ?wait, "trying again");
             metrics::counter!("s3engine_retries_total", "reason" => error.reason().as_str())
                 .increment(1);
             self.last.keep(error);
             tokio::time::sleep(wait).await;
-            attempt += 1;
-        }
-    }
-
-    fn wait_before_next(
-        &self,
-        retry: &RetryPolicy,
-        attempt: u32,
-        error: &Error,
-    ) -> Option<Duration> {
-        let random = rand::random();
-        match error.reason() {
-            Reason::HttpError => retry.backoff(attempt, error, error.retry_after(), random),
-            // The server answered that its fabric failed. Where HTTP is at hand that is not worth waiting for.
-            Reason::RdmaError if self.way == Way::RdmaOnly && attempt < retry.max_attempts => {
-                Some(retry.base.mul_f64(random))
-            }
-            _ => None,
         }
     }
 

@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use s3engine_s3::error::{Error, ErrorKind};
 use s3engine_s3::object::ObjectInfo;
+use s3engine_s3::retry::{Attempts, Failed};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
@@ -57,22 +58,31 @@ pub(crate) async fn retried<T>(
     last: &LastError,
     request: impl AsyncFn() -> Result<T, Error>,
 ) -> Result<T, Error> {
-    let retry = &core.retry;
-    let mut attempt = 1;
+    let mut attempts = Attempts::new(&core.retry, &core.retry_budget);
+    let first = Instant::now();
     loop {
         // Refused only when the engine stops, and that ends this from outside.
         let permit = share.admit(0).await;
+        let began = first.elapsed();
         let error = match request().await {
-            Ok(answer) => return Ok(answer),
-            Err(error) => error.with_attempt(attempt, retry.max_attempts),
+            Ok(answer) => {
+                attempts.succeeded();
+                return Ok(answer);
+            }
+            Err(error) => error,
         };
         drop(permit);
-        let Some(wait) = retry.backoff(attempt, &error, error.retry_after(), rand::random()) else {
-            return Err(error);
+        let how = Failed {
+            began,
+            took: first.elapsed().saturating_sub(began),
+            ..Failed::default()
         };
+        let (wait, error) = attempts.failed(error, how, rand::random())?;
+        tracing::debug!(%error, ?wait, "trying again");
+        metrics::counter!("s3engine_retries_total", "reason" => error.reason().as_str())
+            .increment(1);
         last.keep(error);
         tokio::time::sleep(wait).await;
-        attempt += 1;
     }
 }
 
@@ -94,6 +104,7 @@ impl LastError {
                 error
                     .with_attempt(last.attempt(), last.attempts())
                     .with_ids(request_id, host_id)
+                    .with_history(last.history().clone())
                     .with_source(last.kind().clone())
             }
             None => error,

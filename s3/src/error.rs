@@ -1,5 +1,6 @@
 //! What went wrong with a request, with every fact that helps to find out why.
 
+mod history;
 mod kind;
 
 use std::borrow::Cow;
@@ -9,11 +10,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use self::history::{Attempt, History};
 use self::kind::Printable;
 pub use self::kind::{ErrorKind, Phase};
 use crate::outcome::Reason;
+use crate::retry;
 
-/// A failed request. Small to move; `Display` is one whole line.
+/// A failed request. Small to move; `Display` is one whole line, and `{:#}` all that is known: more lines with the
+/// server's words, address, phase, ids, every attempt with its time, and what lies beneath.
 #[derive(Clone)]
 pub struct Error(Box<Facts>);
 
@@ -33,6 +37,8 @@ struct Facts {
     phase: Option<Phase>,
     attempt: u32,
     attempts: u32,
+    history: History,
+    budget_spent: bool,
     source: Option<Arc<dyn StdError + Send + Sync>>,
 }
 
@@ -59,6 +65,8 @@ impl Error {
             phase: None,
             attempt: 1,
             attempts: 1,
+            history: History::default(),
+            budget_spent: false,
             source: None,
         }))
     }
@@ -116,6 +124,18 @@ impl Error {
     pub fn with_attempt(mut self, attempt: u32, attempts: u32) -> Error {
         self.0.attempt = attempt;
         self.0.attempts = attempts;
+        self
+    }
+
+    /// Adds what was tried.
+    pub fn with_history(mut self, history: History) -> Error {
+        self.0.history = history;
+        self
+    }
+
+    /// Says that it is final only because all requests together have no retries left.
+    pub fn with_budget_spent(mut self) -> Error {
+        self.0.budget_spent = true;
         self
     }
 
@@ -221,6 +241,16 @@ impl Error {
         self.0.attempts
     }
 
+    /// What was tried, this attempt included. Empty where nothing was.
+    pub fn history(&self) -> &History {
+        &self.0.history
+    }
+
+    /// Whether it is final only because all requests together have no retries left.
+    pub fn is_budget_spent(&self) -> bool {
+        self.0.budget_spent
+    }
+
     /// What a completion gives as its reason.
     pub fn reason(&self) -> Reason {
         self.0.reason.unwrap_or(match &self.0.kind {
@@ -241,25 +271,15 @@ impl Error {
 
     /// Whether the same request may well succeed later.
     pub fn is_retryable(&self) -> bool {
-        match &self.0.kind {
-            ErrorKind::Connect(_)
-            | ErrorKind::Timeout { .. }
-            | ErrorKind::Reset(_)
-            | ErrorKind::Truncated { .. } => true,
-            ErrorKind::Status { status, code, .. } => {
-                matches!(status, 429 | 500 | 502 | 503 | 504)
-                    || matches!(
-                        code.as_deref(),
-                        Some("SlowDown" | "InternalError" | "RequestTimeout")
-                    )
-            }
-            _ => false,
-        }
+        retry::may_pass(&self.0.kind, self.0.phase)
     }
-}
 
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    /// What it knows beyond its line: the further lines of `{:#}`, each of which ends with a line feed.
+    pub fn story(&self) -> impl fmt::Display {
+        Story(self)
+    }
+
+    fn write_line(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let facts = &*self.0;
         write!(f, "{} s3://{}", facts.operation, Printable(&facts.bucket))?;
         if !facts.key.is_empty() {
@@ -281,7 +301,51 @@ impl fmt::Display for Error {
         {
             write!(f, ", after {last}")?;
         }
-        write!(f, ", attempt {} of {}", facts.attempt, facts.attempts)
+        write!(f, ", attempt {} of {}", facts.attempt, facts.attempts)?;
+        match facts.budget_spent {
+            true => f.write_str(", retry budget spent"),
+            false => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.write_line(f)?;
+        if f.alternate() {
+            let story = Story(self).to_string();
+            for line in story.lines() {
+                write!(f, "\n{line}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+struct Story<'a>(&'a Error);
+
+impl fmt::Display for Story<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let error = self.0;
+        if let Some(message) = error.message() {
+            writeln!(f, "  server: {}", Printable(message))?;
+        }
+        if let Some(address) = error.address() {
+            writeln!(f, "  address: {address}")?;
+        }
+        if let Some(phase) = error.phase() {
+            writeln!(f, "  phase: {phase}")?;
+        }
+        if let Some(host_id) = error.host_id() {
+            writeln!(f, "  host id: {}", Printable(host_id))?;
+        }
+        error.history().fmt(f)?;
+        let mut source = error.source();
+        while let Some(cause) = source {
+            writeln!(f, "  caused by: {}", Printable(&cause.to_string()))?;
+            source = cause.source();
+        }
+        Ok(())
     }
 }
 
@@ -345,24 +409,40 @@ mod tests {
     }
 
     #[test]
-    fn only_what_may_pass_by_itself_is_retryable() {
-        let of = |kind| Error::new("GET", "b", "k", kind).is_retryable();
-        for code in [429, 500, 502, 503, 504] {
-            assert!(of(status(code, None)), "{code}");
-        }
-        for code in [301, 400, 401, 403, 404, 409, 412, 501] {
-            assert!(!of(status(code, None)), "{code}");
-        }
-        assert!(of(status(400, Some("RequestTimeout"))));
-        assert!(of(ErrorKind::Truncated {
-            received: 1,
-            expected: 2
-        }));
-        assert!(!of(ErrorKind::Modified {
-            expected: "a".into(),
-            found: "b".into()
-        }));
-        assert!(!of(ErrorKind::Deadline));
+    fn r53_the_whole_story_has_every_fact_on_a_line_of_its_own() {
+        let mut history = History::default();
+        (1..=2).for_each(|number| history.push(history::tests::attempt(number)));
+        let kind = ErrorKind::Status {
+            status: 503,
+            code: Some("SlowDown".into()),
+            message: Some("Reduce\nyour rate".into()),
+        };
+        let error = Error::new("GET", "train", "k", kind)
+            .with_endpoint("http://10.0.0.5:9000")
+            .with_address(Some("10.0.0.5:9000".parse().unwrap()))
+            .with_phase(Phase::FirstByte)
+            .with_ids(Some("R1".into()), Some("H1".into()))
+            .with_attempt(2, 3)
+            .with_history(history)
+            .with_source(std::io::Error::other("beneath"));
+        let line = error.to_string();
+        let whole = format!("{error:#}");
+        let lines: Vec<_> = whole.lines().collect();
+        assert_eq!(lines[0], line);
+        assert_eq!(
+            lines[1..],
+            [
+                "  server: Reduce\\nyour rate",
+                "  address: 10.0.0.5:9000",
+                "  phase: first-byte",
+                "  host id: H1",
+                "  attempt 1 at 0.010 s, for 0.005 s, in phase connect, at 10.0.0.5:9000: refused 1",
+                "  attempt 2 at 0.020 s, for 0.005 s, in phase connect, at 10.0.0.5:9000: refused 2",
+                "  caused by: beneath",
+            ]
+        );
+        let bare = Error::new("GET", "b", "k", ErrorKind::Deadline);
+        assert_eq!(bare.to_string().lines().count(), 1);
     }
 
     #[test]
