@@ -1,9 +1,13 @@
 //! S3 for s3engine: naming an object, signing for it, and moving its bytes over HTTP or a fabric.
 //!
-//! Pure rules ([`token`], `reply`, [`range`], [`list`], `retry`, `timeouts`) know no I/O; what does I/O is a
+//! Pure rules ([`token`], `reply`, [`range`], [`list`], [`checksum`], `retry`, `timeouts`) know no I/O; what does I/O is a
 //! thin layer around them and runs on the caller's current-thread runtime.
 #![forbid(unsafe_code)]
 
+#[macro_use]
+mod named;
+
+pub mod checksum;
 pub mod credentials;
 pub mod endpoint;
 pub mod error;

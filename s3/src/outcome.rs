@@ -1,7 +1,6 @@
 //! What every transfer reports: the path its bytes took, and the reason why that path.
 
-use std::fmt;
-use std::str::FromStr;
+pub use crate::named::UnknownName;
 
 /// What carried the bytes of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -26,46 +25,6 @@ pub enum Policy {
     PreferRdma,
     /// HTTP, by intent.
     Http,
-}
-
-/// Text forms of an enum without fields: one list serves printing, parsing and iteration.
-macro_rules! named {
-    ($type:ident, $what:literal, { $($variant:ident => $name:literal),+ $(,)? }) => {
-        impl $type {
-            /// Every value, in a fixed order.
-            pub const ALL: &'static [Self] = &[$(Self::$variant),+];
-
-            /// The stable name used in logs, metrics and JSON.
-            pub const fn as_str(self) -> &'static str {
-                match self { $(Self::$variant => $name),+ }
-            }
-        }
-
-        impl fmt::Display for $type {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.pad(self.as_str())
-            }
-        }
-
-        impl FromStr for $type {
-            type Err = UnknownName;
-
-            fn from_str(text: &str) -> Result<Self, UnknownName> {
-                match text {
-                    $($name => Ok(Self::$variant),)+
-                    _ => Err(UnknownName { what: $what, text: text.to_owned() }),
-                }
-            }
-        }
-    };
-}
-
-/// A text that names no value of an enum.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is not a {what}")]
-pub struct UnknownName {
-    what: &'static str,
-    text: String,
 }
 
 named!(Path, "path", { Rdma => "rdma", Http => "http", Cache => "cache", None => "none" });
