@@ -1,10 +1,11 @@
 //! One answer, before it is sent: status, headers, body, and how its delivery goes wrong.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
-use crate::faults::Action;
+use crate::delivery::{Delivery, Wrapping};
 use crate::pace::Pace;
 use crate::s3_error::S3Error;
 use crate::store::{Object, Source};
@@ -20,6 +21,10 @@ pub(crate) struct Answer {
     /// Whether the connection ends with this answer.
     pub close: bool,
     pub delivery: Delivery,
+    /// Headers to tell instead, and names of headers to leave out.
+    pub altered: Option<Box<(BTreeMap<String, String>, Vec<String>)>>,
+    /// What time it is for the server.
+    pub date: SystemTime,
     /// How fast the body goes out.
     pub pace: Pace,
 }
@@ -42,29 +47,6 @@ pub(crate) struct Span {
     pub len: u64,
     /// Whether the request named it, so that the answer is a 206.
     pub ranged: bool,
-}
-
-/// How an answer is delivered; all absent for an honest one.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Delivery {
-    /// Nothing is sent until the client closes the connection.
-    pub silent: bool,
-    /// A pause before the head.
-    pub delay: Duration,
-    /// A pause after so many bytes of the body.
-    pub pause: Option<(u64, Duration)>,
-    /// Length of one piece of the body, and the pause after it.
-    pub piece: Option<(u64, Duration)>,
-    pub end: Option<End>,
-}
-
-/// An end of the connection that comes too early.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct End {
-    /// Bytes of the body that are sent before; none of the answer where absent.
-    pub after: Option<u64>,
-    /// RST instead of FIN.
-    pub reset: bool,
 }
 
 impl Answer {
@@ -107,6 +89,8 @@ impl Answer {
             body: Body::Bytes(body),
             close: false,
             delivery: Delivery::default(),
+            altered: None,
+            date: SystemTime::now(),
             pace: Pace::default(),
         }
     }
@@ -146,55 +130,37 @@ impl Answer {
     pub fn head(&self) -> Vec<u8> {
         let mut text = String::with_capacity(512);
         let _ = write!(text, "HTTP/1.1 {} {}\r\n", self.status, phrase(self.status));
-        for (name, value) in &self.headers {
+        let mut line = |name: &str, value: &str| {
             let _ = write!(text, "{name}: {value}\r\n");
+        };
+        let mut own = |name: &str, value: &str| {
+            if !self.is_altered(name) {
+                line(name, value);
+            }
+        };
+        for (name, value) in &self.headers {
+            own(name, value);
         }
-        let date = httpdate::fmt_http_date(SystemTime::now());
-        let _ = write!(text, "Date: {date}\r\nContent-Length: {}\r\n", self.length);
-        text.push_str(if self.close {
-            "Connection: close\r\n\r\n"
-        } else {
-            "\r\n"
-        });
+        own("Date", &httpdate::fmt_http_date(self.date));
+        match self.delivery.wrapping {
+            Some(Wrapping::Chunks { .. }) => own("Transfer-Encoding", "chunked"),
+            _ => own("Content-Length", &self.length.to_string()),
+        }
+        if self.close {
+            own("Connection", "close");
+        }
+        for (name, value) in self.altered.iter().flat_map(|altered| &altered.0) {
+            line(name, value);
+        }
+        text.push_str("\r\n");
         text.into_bytes()
     }
 
-    /// Has the fault shape how the answer goes out.
-    pub fn misdeliver(mut self, fault: &Action) -> Answer {
-        let delivery = &mut self.delivery;
-        match *fault {
-            Action::NeverAnswer => delivery.silent = true,
-            Action::AnswerLate { ms } | Action::Stall { after: None, ms } => {
-                delivery.delay = Duration::from_millis(ms);
-            }
-            Action::Stall {
-                after: Some(after),
-                ms,
-            } => {
-                delivery.pause = Some((after, Duration::from_millis(ms)));
-            }
-            Action::Trickle { bytes, ms } => {
-                delivery.piece = Some((bytes, Duration::from_millis(ms)));
-            }
-            Action::Cut { after } => {
-                delivery.end = Some(End {
-                    after,
-                    reset: false,
-                })
-            }
-            Action::Reset { after } => delivery.end = Some(End { after, reset: true }),
-            Action::WrongLength { delta } => {
-                self.length = self.length.saturating_add_signed(delta);
-                // All of the body, then FIN, which no header announces.
-                let after = Some(u64::MAX);
-                delivery.end = Some(End {
-                    after,
-                    reset: false,
-                });
-            }
-            _ => {}
-        }
-        self
+    fn is_altered(&self, name: &str) -> bool {
+        self.altered.as_ref().is_some_and(|altered| {
+            let mut names = altered.0.keys().chain(&altered.1);
+            names.any(|other| other.eq_ignore_ascii_case(name))
+        })
     }
 }
 
@@ -207,37 +173,14 @@ impl Body {
     }
 }
 
-impl Delivery {
-    /// How much of a body of `len` bytes is sent at all.
-    pub fn limit(&self, len: u64) -> u64 {
-        self.end
-            .and_then(|end| end.after)
-            .map_or(len, |after| after.min(len))
-    }
-
-    /// Where sending stops next, after `at` bytes of a body that is sent up to `limit`; and the
-    /// pause there.
-    pub fn next_stop(&self, at: u64, limit: u64) -> (u64, Duration) {
-        let mut stop = (limit, Duration::ZERO);
-        if let Some((bytes, pause)) = self.piece
-            && at.saturating_add(bytes) < limit
-        {
-            stop = (at + bytes, pause);
-        }
-        match self.pause {
-            Some((after, pause)) if at < after && after <= stop.0 && after < limit => {
-                (after, pause)
-            }
-            _ => stop,
-        }
-    }
-}
-
 fn phrase(status: u16) -> &'static str {
     match status {
         200 => "OK",
         204 => "No Content",
         206 => "Partial Content",
+        301 => "Moved Permanently",
+        307 => "Temporary Redirect",
+        308 => "Permanent Redirect",
         400 => "Bad Request",
         403 => "Forbidden",
         404 => "Not Found",
@@ -255,7 +198,15 @@ fn phrase(status: u16) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
+
+    #[test]
+    fn altered_headers_replace_what_any_case_names() {
+        let mut answer = Answer::text(200, "text/plain", "abc".into());
+        let set = BTreeMap::from([("content-length".to_owned(), "x".to_owned())]);
+        answer.altered = Some(Box::new((set, vec!["DATE".into(), "content-type".into()])));
+        let head = String::from_utf8(answer.head()).unwrap();
+        assert_eq!(head, "HTTP/1.1 200 OK\r\ncontent-length: x\r\n\r\n");
+    }
 
     #[test]
     fn a_head_says_length_and_close() {
@@ -264,40 +215,5 @@ mod tests {
         let head = String::from_utf8(answer.head()).unwrap();
         assert!(head.starts_with("HTTP/1.1 404 Not Found\r\nContent-Type: text/plain\r\n"));
         assert!(head.ends_with("\r\nContent-Length: 3\r\nConnection: close\r\n\r\n"));
-    }
-
-    #[test]
-    fn a_pause_comes_exactly_once_and_after_its_bytes() {
-        let second = Duration::from_secs(1);
-        let delivery = Delivery {
-            pause: Some((10, second)),
-            ..Delivery::default()
-        };
-        assert_eq!(delivery.next_stop(0, 100), (10, second));
-        assert_eq!(delivery.next_stop(10, 100), (100, Duration::ZERO));
-        assert_eq!(delivery.next_stop(0, 10), (10, Duration::ZERO));
-    }
-
-    proptest! {
-        #[test]
-        fn stops_advance_to_the_limit_and_never_beyond(
-            len in 0..500_u64, piece in 1..50_u64, pause in 0..600_u64, end in 0..600_u64,
-        ) {
-            let tick = Duration::from_millis(1);
-            let delivery = Delivery {
-                piece: Some((piece, tick)),
-                pause: Some((pause, tick)),
-                end: Some(End { after: Some(end), reset: false }),
-                ..Delivery::default()
-            };
-            let limit = delivery.limit(len);
-            prop_assert_eq!(limit, len.min(end));
-            let mut at = 0;
-            while at < limit {
-                let (stop, _) = delivery.next_stop(at, limit);
-                prop_assert!(stop > at && stop <= limit && stop - at <= piece);
-                at = stop;
-            }
-        }
     }
 }

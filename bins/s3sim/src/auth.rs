@@ -59,6 +59,11 @@ impl Authority {
         }
     }
 
+    /// The region that signatures must be for.
+    pub fn region(&self) -> &str {
+        &self.region
+    }
+
     /// Lets the request in, or says in S3's words why not.
     pub fn verify(&self, request: &Request, now: SystemTime) -> Result<(), S3Error> {
         let Some(header) = request.header("authorization") else {
@@ -78,7 +83,9 @@ impl Authority {
                 "the region '{}' is wrong; expecting '{}'",
                 given.region, self.region
             );
-            return Err(malformed(text));
+            return Err(malformed(text)
+                .with("x-amz-bucket-region", &self.region)
+                .telling("Region", &self.region));
         }
         must_be_signed(request, &given.signed_headers)?;
         let amz_date = check_date(request, given.date, now)?;
@@ -188,8 +195,10 @@ fn check_date<'a>(request: &'a Request, scope: &str, now: SystemTime) -> Result<
         .duration_since(time)
         .or_else(|_| time.duration_since(now));
     if skew.is_ok_and(|skew| skew > SKEW) {
-        let text = "The difference between the request time and the current time is too large.";
-        return Err(S3Error::new(403, "RequestTimeTooSkewed", text));
+        let why = "The difference between the request time and the current time is too large.";
+        return Err(S3Error::new(403, "RequestTimeTooSkewed", why)
+            .telling("RequestTime", text)
+            .telling("ServerTime", date::iso8601(now)));
     }
     Ok(text)
 }

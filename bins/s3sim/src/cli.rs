@@ -98,6 +98,11 @@ pub struct Args {
     #[arg(long)]
     pub versioned: bool,
 
+    /// Seconds that the server's clock is ahead of the host's; negative where it is behind
+    #[arg(long, value_name = "SECONDS", default_value_t = 0, allow_negative_numbers = true,
+          value_parser = clap::value_parser!(i64).range(-1_000_000_000..=3_000_000_000))]
+    pub clock_offset: i64,
+
     /// Ignore RDMA tokens, as a server without the feature does
     #[arg(long)]
     pub no_rdma: bool,
@@ -214,6 +219,7 @@ fn options(args: Args) -> Result<SimOptions, CliError> {
         region: args.region,
         anonymous: args.anonymous,
         versioned: args.versioned,
+        clock_offset: args.clock_offset,
         rdma: !args.no_rdma,
         loopback_folder: args.loopback_dir,
         faults: args.faults.map_or(Ok(Vec::new()), read_faults)?,

@@ -10,7 +10,8 @@ use tokio::net::TcpStream;
 use tokio::task;
 use tokio::time::{sleep, timeout};
 
-use crate::answer::{Answer, Body, Delivery, End};
+use crate::answer::{Answer, Body};
+use crate::delivery::{Delivery, End};
 use crate::folder;
 use crate::request::{self, HEAD_LIMIT, HeadError, Parsed, Request};
 use crate::s3_error::S3Error;
@@ -137,17 +138,18 @@ async fn deliver(stream: &TcpStream, answer: &mut Answer) -> io::Result<After> {
     if !delay.is_zero() {
         sleep(delay).await;
     }
-    match end {
-        Some(End { after: None, reset }) => return Ok(after_end(reset)),
-        Some(End {
-            after: Some(_),
-            reset,
-        }) => {
-            send(stream, answer).await?;
-            return Ok(after_end(reset));
-        }
-        None => send(stream, answer).await?,
+    if let Some(End { after: None, reset }) = end {
+        return Ok(after_end(reset));
     }
+    if let Some(wrapping) = &answer.delivery.wrapping {
+        let body = load(&answer.body, 0, answer.body.len()).await?;
+        answer.body = Body::Bytes(wrapping.wrap(&body));
+    }
+    send(stream, answer).await?;
+    if let Some(End { reset, .. }) = end {
+        return Ok(after_end(reset));
+    }
+    send_all(stream, &answer.delivery.after, &[]).await?;
     Ok(if answer.close {
         After::Close
     } else {
@@ -161,7 +163,8 @@ fn after_end(reset: bool) -> After {
 
 /// Sends head and body at the answer's pace and with the pauses of the delivery.
 async fn send(stream: &TcpStream, answer: &mut Answer) -> io::Result<()> {
-    let mut head = answer.head();
+    let mut head = std::mem::take(&mut answer.delivery.before);
+    head.extend(answer.head());
     let limit = answer.delivery.limit(answer.body.len());
     let mut at = 0;
     loop {
@@ -173,6 +176,11 @@ async fn send(stream: &TcpStream, answer: &mut Answer) -> io::Result<()> {
         let stop = piece_end;
         answer.pace.pass(stop - at).await;
         match &answer.body {
+            body if answer.delivery.flip == Some(at) && stop > at => {
+                let mut byte = load(body, at, stop - at).await?;
+                byte[0] ^= 1;
+                send_all(stream, &head, &byte).await?;
+            }
             Body::Bytes(bytes) => {
                 send_all(stream, &head, &bytes[at as usize..stop as usize]).await?
             }
@@ -270,6 +278,27 @@ async fn send_file(
         at += chunk.len() as u64;
     }
     Ok(())
+}
+
+/// A piece of a body, in memory.
+async fn load(body: &Body, at: u64, len: u64) -> io::Result<Vec<u8>> {
+    match body {
+        Body::Bytes(bytes) => Ok(bytes[at as usize..(at + len) as usize].to_vec()),
+        Body::Object { source, first, .. } => {
+            load_object(source, first.saturating_add(at), len).await
+        }
+    }
+}
+
+/// A piece of an object, in memory.
+pub(crate) async fn load_object(source: &Source, first: u64, len: u64) -> io::Result<Vec<u8>> {
+    match source {
+        Source::Synthetic(phase) => {
+            let slices: Vec<_> = phase.slices(first, len).collect();
+            Ok(slices.concat())
+        }
+        Source::File(file) => read_file(file.clone(), first, len).await,
+    }
 }
 
 /// Reads a piece of a file on a thread that may block.

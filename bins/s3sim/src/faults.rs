@@ -3,10 +3,11 @@
 //! The first rule in the list that matches a request decides. A rule whose action only makes sense
 //! for RDMA (or for a body) matches no other request.
 
-use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 
 use serde::{Deserialize, Serialize};
+
+pub use crate::action::{Action, Garbage};
 
 /// What kind of request one is, as rules see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,113 +21,6 @@ pub enum Kind {
     Head,
     /// A listing. Only a rule that says `only = "list"` matches it.
     List,
-}
-
-/// How a request goes wrong.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(
-    rename_all = "kebab-case",
-    rename_all_fields = "kebab-case",
-    deny_unknown_fields
-)]
-#[non_exhaustive]
-pub enum Action {
-    /// RDMA: 200 with `x-amz-rdma-reply: 501` and the object in the body.
-    DeclineWithBody,
-    /// RDMA: `x-amz-rdma-reply: 501` with an S3 error instead of the object.
-    DeclineWithError,
-    /// RDMA: the body, as a server without the feature answers.
-    IgnoreToken,
-    /// RDMA: a 2xx with no reply header, no body and no write.
-    IgnoreTokenEmpty,
-    /// RDMA: all is written, and another number of bytes is told: `value`, or the true one plus `delta`.
-    WrongBytes {
-        /// The number to tell.
-        value: Option<u64>,
-        /// What to add to the true number.
-        delta: Option<i64>,
-    },
-    /// RDMA: all is written, `x-amz-rdma-bytes-transferred` is left out.
-    MissingBytes,
-    /// RDMA: all is written, `x-amz-rdma-reply` is left out.
-    MissingReply,
-    /// RDMA: 400 `InvalidRDMAToken`.
-    TokenRejected,
-    /// RDMA: the 500 about the token's length with which AIStor answers.
-    TokenRejectedAistor,
-    /// RDMA: half is written, then 500 `RDMATransferFailed`.
-    RdmaTransferFailed,
-    /// RDMA: all is claimed and nothing is written.
-    ClaimWithoutWriting,
-    /// RDMA: no answer; all is written `ms` later, whether the client still waits or not, and the
-    /// connection ends.
-    WriteLate {
-        /// Milliseconds until the write.
-        ms: u64,
-    },
-    /// The answer (after an RDMA write, where there is one) comes `ms` late.
-    AnswerLate {
-        /// Milliseconds.
-        ms: u64,
-    },
-    /// Nothing is written and no answer comes until the client closes the connection.
-    NeverAnswer,
-    /// An HTTP status with an S3 error.
-    Status {
-        /// The status, 200 to 599.
-        code: u16,
-        /// The S3 error's code; without it the answer has no body.
-        s3_code: Option<String>,
-        /// Headers to add.
-        #[serde(default)]
-        headers: BTreeMap<String, String>,
-    },
-    /// 503 `SlowDown`.
-    SlowDown {
-        /// Seconds to tell in `Retry-After`.
-        retry_after: Option<u64>,
-    },
-    /// The connection ends (FIN) after so many bytes of the body; without `after`, before the answer.
-    Cut {
-        /// Bytes of the body that are sent.
-        after: Option<u64>,
-    },
-    /// The connection is reset (RST) after so many bytes of the body; without `after`, before the answer.
-    Reset {
-        /// Bytes of the body that are sent.
-        after: Option<u64>,
-    },
-    /// A pause of `ms` after so many bytes of the body; without `after`, before the answer.
-    Stall {
-        /// Bytes of the body that are sent before.
-        after: Option<u64>,
-        /// Milliseconds.
-        ms: u64,
-    },
-    /// The body, or the RDMA write, comes in pieces of `bytes` with `ms` between them.
-    Trickle {
-        /// Bytes of one piece.
-        bytes: u64,
-        /// Milliseconds.
-        ms: u64,
-    },
-    /// `Content-Length` is off by `delta`; what is sent is not, and the connection ends after it.
-    WrongLength {
-        /// What to add to the true length.
-        delta: i64,
-    },
-    /// Range and bytes of the answer begin `shift` after what was asked for.
-    WrongRange {
-        /// Bytes; 1 unless said.
-        #[serde(default = "one")]
-        shift: u64,
-    },
-    /// The object has a new version (ETag and, where synthetic, content) from this request on.
-    Swap,
-}
-
-fn one() -> u64 {
-    1
 }
 
 /// Which requests go wrong, and how.
@@ -230,32 +124,18 @@ impl Rule {
     }
 
     fn check(&self) -> Result<(), FaultError> {
-        let why = match &self.action {
-            _ if !(0.0..=1.0).contains(&self.probability) => "probability must be 0 to 1",
-            Action::WrongBytes { value, delta } if value.is_some() == delta.is_some() => {
-                "exactly one of value and delta must be given"
-            }
-            Action::Status { code, .. } if !(200..=599).contains(code) => "code must be 200 to 599",
-            Action::Status { headers, .. } if !headers.iter().all(|(n, v)| sendable(n, v)) => {
-                "a header has characters that HTTP forbids"
-            }
-            Action::Trickle { bytes: 0, .. } => "bytes must be at least 1",
-            Action::Trickle { ms, .. }
-            | Action::Stall { ms, .. }
-            | Action::AnswerLate { ms }
-            | Action::WriteLate { ms }
-                if *ms > 86_400_000 =>
-            {
-                "ms must be at most a day"
-            }
-            action if self.only.is_some_and(|only| !action.fits(only)) => {
-                "the action never applies to that kind of request"
-            }
-            _ => return Ok(()),
+        let why = if !(0.0..=1.0).contains(&self.probability) {
+            Some("probability must be 0 to 1")
+        } else if self.only.is_some_and(|only| !self.action.fits(only)) {
+            Some("the action never applies to that kind of request")
+        } else {
+            self.action.impossible()
         };
-        Err(FaultError::Impossible {
-            action: format!("{:?}", self.action),
-            why,
+        why.map_or(Ok(()), |why| {
+            Err(FaultError::Impossible {
+                action: format!("{:?}", self.action),
+                why,
+            })
         })
     }
 
@@ -265,42 +145,6 @@ impl Rule {
             && self.action.fits(kind)
             && self.key.as_ref().is_none_or(|pattern| glob(pattern, key))
     }
-}
-
-impl Action {
-    /// Whether the action makes sense for that kind of request.
-    fn fits(&self, kind: Kind) -> bool {
-        use Action::*;
-        match self {
-            DeclineWithBody
-            | DeclineWithError
-            | IgnoreToken
-            | IgnoreTokenEmpty
-            | WrongBytes { .. }
-            | MissingBytes
-            | MissingReply
-            | TokenRejected
-            | TokenRejectedAistor
-            | RdmaTransferFailed
-            | ClaimWithoutWriting
-            | WriteLate { .. } => kind == Kind::Rdma,
-            WrongRange { .. } | Swap => kind != Kind::List,
-            AnswerLate { .. }
-            | NeverAnswer
-            | Status { .. }
-            | SlowDown { .. }
-            | Cut { .. }
-            | Reset { .. }
-            | Stall { .. }
-            | Trickle { .. }
-            | WrongLength { .. } => true,
-        }
-    }
-}
-
-fn sendable(name: &str, value: &str) -> bool {
-    let token = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
-    !name.is_empty() && name.bytes().all(token) && value.bytes().all(|b| b >= b' ' && b != 0x7f)
 }
 
 /// The rules of a running server.

@@ -10,13 +10,15 @@
 //!    store  folder  content    where bytes come from
 //!    rdma  device              GET with a token, into memory of the host or of a device
 //!    model  modelled  pace     what server and network are to be like, and waiting for that
-//!   answer        what goes out, and how its delivery goes wrong
+//!   answer        what goes out
+//!   action  delivery   how that goes wrong
 //! ```
 //!
 //! Everything that a client can see is simulated honestly unless a fault rule says otherwise: the
 //! README beside this crate lists rules, keys and answers.
 #![forbid(unsafe_code)]
 
+mod action;
 mod answer;
 mod auth;
 pub mod ceiling;
@@ -25,6 +27,7 @@ mod connection;
 pub mod content;
 mod counters;
 mod date;
+mod delivery;
 mod device;
 pub mod faults;
 mod folder;
@@ -45,7 +48,7 @@ mod store;
 mod uri;
 
 pub use counters::Counters;
-pub use faults::{Action, FaultError, Faults, Kind, Rule};
+pub use faults::{Action, FaultError, Faults, Garbage, Kind, Rule};
 pub use model::{Model, ModelError};
 pub use sim::{Sim, SimError, SimOptions};
 pub use store::Listed;

@@ -22,9 +22,10 @@ use s3engine_s3::token::Token;
 use tokio::task;
 use tokio::time::sleep;
 
-use crate::answer::{Answer, End, Span};
-use crate::connection::read_file;
+use crate::answer::{Answer, Span};
+use crate::connection::{load_object, read_file};
 use crate::counters::{Tally, add};
+use crate::delivery::End;
 use crate::device;
 use crate::faults::Action;
 use crate::modelled::Modelled;
@@ -122,6 +123,9 @@ impl Rdma {
             _ => write(pace, &window, object, part.first, 0..part.len)
                 .await
                 .map_err(failed)?,
+        }
+        if let Some(Action::Flip { at }) = fault {
+            flip(&window, object, part, *at).await.map_err(failed)?;
         }
         add(&tally.rdma_read_ops, 1);
         add(&tally.rdma_read_bytes, part.len);
@@ -299,6 +303,21 @@ async fn write(
                 at += chunk;
             }
         }
+    }
+    Ok(())
+}
+
+/// Makes a bit of what was written wrong: in the object's byte at that offset, where it is in the part.
+async fn flip(
+    window: &RemoteWindow,
+    object: &Object,
+    part: Span,
+    at: u64,
+) -> Result<(), WriteError> {
+    if (part.first..part.first.saturating_add(part.len)).contains(&at) {
+        let mut byte = load_object(&object.source, at, 1).await?;
+        byte[0] ^= 1;
+        put(window, at - part.first, byte).await?;
     }
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! The error answers of S3: a status, a code, and a message in XML.
 
 use std::borrow::Cow;
+use std::fmt::Write;
 
 /// An error as S3 tells it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -10,6 +11,8 @@ pub(crate) struct S3Error {
     pub message: Cow<'static, str>,
     /// Headers that go with it.
     pub headers: Vec<(Cow<'static, str>, String)>,
+    /// Elements of the body that only this error has.
+    pub elements: Vec<(&'static str, String)>,
 }
 
 impl S3Error {
@@ -23,6 +26,7 @@ impl S3Error {
             code: code.into(),
             message: message.into(),
             headers: Vec::new(),
+            elements: Vec::new(),
         }
     }
 
@@ -32,16 +36,27 @@ impl S3Error {
         self
     }
 
+    /// Adds an element of the body.
+    pub fn telling(mut self, element: &'static str, text: impl ToString) -> S3Error {
+        self.elements.push((element, text.to_string()));
+        self
+    }
+
     /// The answer's body.
     pub fn to_xml(&self, resource: &str, request_id: &str) -> String {
-        format!(
-            "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<Error><Code>{}</Code><Message>{}</Message>\
-             <Resource>{}</Resource><RequestId>{}</RequestId></Error>",
-            escape(&self.code),
-            escape(&self.message),
-            escape(resource),
-            escape(request_id),
-        )
+        let mut xml = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<Error>".to_owned();
+        let mut element = |name: &str, text: &str| {
+            let _ = write!(xml, "<{name}>{}</{name}>", escape(text));
+        };
+        element("Code", &self.code);
+        element("Message", &self.message);
+        for (name, text) in &self.elements {
+            element(name, text);
+        }
+        element("Resource", resource);
+        element("RequestId", request_id);
+        xml.push_str("</Error>");
+        xml
     }
 }
 

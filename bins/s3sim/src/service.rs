@@ -1,7 +1,7 @@
 //! From a request to its answer: routes, S3's checks in S3's order, and the faults.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::time::SystemTime;
+use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::time::{Duration, SystemTime};
 
 use crate::answer::{Answer, Span};
 use crate::auth::Authority;
@@ -33,6 +33,8 @@ pub(crate) struct Service {
     pub model: Option<Modelled>,
     /// Whether buckets keep old versions.
     pub versioned: bool,
+    /// How many seconds the server's clock is ahead of the host's.
+    pub clock: AtomicI64,
     /// `host:port`, as metrics name this server.
     pub server: String,
     /// Makes request ids: they differ between requests and between servers.
@@ -62,6 +64,7 @@ impl Service {
         answer.close |= !request.keep_alive || request.has_body;
         tracing::debug!(%id, method = %request.method, path = %request.path, status = answer.status);
         let host_id = format!("s3sim-{id}");
+        answer.date = self.now();
         answer
             .with("x-amz-request-id", id)
             .with("x-amz-id-2", host_id)
@@ -77,6 +80,18 @@ impl Service {
         }
     }
 
+    /// What time it is for the server.
+    fn now(&self) -> SystemTime {
+        let offset = self.clock.load(Relaxed);
+        let by = Duration::from_secs(offset.unsigned_abs());
+        let now = SystemTime::now();
+        let shifted = match offset < 0 {
+            true => now.checked_sub(by),
+            false => now.checked_add(by),
+        };
+        shifted.unwrap_or(now)
+    }
+
     async fn route(&self, request: &Request, id: &str) -> Result<Answer, S3Error> {
         if !matches!(request.method.as_str(), "GET" | "HEAD") {
             let text = "The specified method is not allowed against this resource.";
@@ -89,7 +104,7 @@ impl Service {
             }
             return Ok(Answer::text(200, "text/plain; version=0.0.4", text));
         }
-        self.authority.verify(request, SystemTime::now())?;
+        self.authority.verify(request, self.now())?;
         let not_text = || S3Error::new(400, "InvalidURI", "the request target is not UTF-8");
         let path = uri::decode(&request.path).ok_or_else(not_text)?;
         let pairs = uri::query_pairs(&request.query).ok_or_else(not_text)?;
@@ -111,7 +126,8 @@ impl Service {
     ) -> Result<Answer, S3Error> {
         if request.method == "HEAD" {
             self.store.check_bucket(bucket)?;
-            return Ok(Answer::empty(200));
+            let region = self.authority.region();
+            return Ok(Answer::empty(200).with("x-amz-bucket-region", region));
         }
         if !pairs
             .iter()
@@ -121,7 +137,7 @@ impl Service {
         }
         let fault = self.pick(Kind::List, "");
         let answer = match &fault {
-            Some(fault) if let Some(answer) = instead(fault) => answer,
+            Some(fault) if let Some(answer) = instead(fault, request) => answer,
             _ => self.list(bucket, pairs),
         };
         Ok(shaped(answer, fault.as_ref(), request, id))
@@ -154,7 +170,7 @@ impl Service {
             None => Pace::default(),
         };
         let answer = match &fault {
-            Some(fault) if let Some(answer) = instead(fault) => answer,
+            Some(fault) if let Some(answer) = instead(fault, request) => answer,
             fault => {
                 let how = (kind, fault.as_ref(), pace);
                 self.read(request, name, pairs, how).await
@@ -170,7 +186,10 @@ impl Service {
         pairs: &[(String, String)],
         (kind, fault, mut pace): (Kind, Option<&Action>, Pace),
     ) -> Result<Answer, S3Error> {
-        if fault == Some(&Action::Swap) {
+        if matches!(
+            fault,
+            Some(Action::Swap | Action::IgnoreIfMatch { swap: true })
+        ) {
             self.store.swap(bucket, key);
         }
         let version = pairs
@@ -178,8 +197,12 @@ impl Service {
             .find(|(name, _)| self.versioned && name == "versionId")
             .and_then(|(_, value)| value.parse().ok());
         let object = self.store.object(bucket, key, version)?;
-        check_precondition(request, &object)?;
-        let mut span = span(request, &object)?;
+        if !matches!(fault, Some(Action::IgnoreIfMatch { .. })) {
+            check_precondition(request, &object)?;
+        }
+        let range = request.header("range");
+        let range = range.filter(|_| fault != Some(&Action::IgnoreRange));
+        let mut span = span(range, &object)?;
         if let Some(Action::WrongRange { shift }) = fault {
             span.first = span.first.saturating_add(*shift);
             span.ranged = true;
@@ -208,8 +231,13 @@ impl Service {
 }
 
 /// The answer of a fault that needs no object.
-fn instead(fault: &Action) -> Option<Result<Answer, S3Error>> {
+fn instead(fault: &Action, request: &Request) -> Option<Result<Answer, S3Error>> {
     let error = match fault {
+        Action::Redirect {
+            code,
+            location,
+            region,
+        } => redirect(*code, location.as_deref(), region.as_deref(), request),
         Action::NeverAnswer => return Some(Ok(Answer::empty(200))),
         Action::Status {
             code,
@@ -245,6 +273,34 @@ fn instead(fault: &Action) -> Option<Result<Answer, S3Error>> {
     Some(Err(error))
 }
 
+/// Another place, as S3 tells it.
+fn redirect(code: u16, location: Option<&str>, region: Option<&str>, request: &Request) -> S3Error {
+    let s3_code = match code {
+        400 => "AuthorizationHeaderMalformed",
+        301 | 308 => "PermanentRedirect",
+        _ => "TemporaryRedirect",
+    };
+    let mut error = S3Error::new(code, s3_code, "by a fault rule");
+    if let Some(location) = location {
+        let (_, host) = location.split_once("//").unwrap_or(("", location));
+        let mark = if request.query.is_empty() { "" } else { "?" };
+        error = error.telling("Endpoint", host);
+        error = match host.contains('/') {
+            true => error.with("Location", location),
+            false => {
+                let target = format!("{location}{}{mark}{}", request.path, request.query);
+                error.with("Location", target)
+            }
+        };
+    }
+    match region {
+        Some(region) => error
+            .with("x-amz-bucket-region", region)
+            .telling("Region", region),
+        None => error,
+    }
+}
+
 /// Has the fault shape the delivery, of an error too.
 fn shaped(
     answer: Result<Answer, S3Error>,
@@ -273,8 +329,8 @@ fn check_precondition(request: &Request, object: &Object) -> Result<(), S3Error>
     Err(S3Error::new(412, "PreconditionFailed", text))
 }
 
-fn span(request: &Request, object: &Object) -> Result<Span, S3Error> {
-    match range::parse(request.header("range"), object.size) {
+fn span(range: Option<&str>, object: &Object) -> Result<Span, S3Error> {
+    match range::parse(range, object.size) {
         Ranged::Whole => Ok(Span {
             first: 0,
             len: object.size,

@@ -5,7 +5,7 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -54,6 +54,8 @@ pub struct SimOptions {
     pub anonymous: bool,
     /// Whether buckets keep the versions that the fault `swap` replaces.
     pub versioned: bool,
+    /// How many seconds its clock is ahead of the host's, or behind where negative. A century at most.
+    pub clock_offset: i64,
     /// Whether the server speaks RDMA. One that does not ignores tokens.
     pub rdma: bool,
     /// The loopback fabric's folder; its default where absent.
@@ -78,6 +80,7 @@ impl Default for SimOptions {
             region: "us-east-1".to_owned(),
             anonymous: false,
             versioned: false,
+            clock_offset: 0,
             rdma: true,
             loopback_folder: None,
             faults: Vec::new(),
@@ -98,6 +101,7 @@ impl fmt::Debug for SimOptions {
             .field("secret_key", &"redacted")
             .field("region", &self.region)
             .field("anonymous", &self.anonymous)
+            .field("clock_offset", &self.clock_offset)
             .field("rdma", &self.rdma)
             .field("loopback_folder", &self.loopback_folder)
             .field("faults", &self.faults)
@@ -214,6 +218,12 @@ impl Sim {
         self.service.counters()
     }
 
+    /// Sets its clock so many seconds ahead of the host's, or behind where negative. A century at most.
+    pub fn set_clock_offset(&self, seconds: i64) {
+        let seconds = within_a_century(seconds);
+        self.service.clock.store(seconds, Relaxed);
+    }
+
     /// Its faults, to be changed while it runs.
     pub fn faults(&self) -> &Faults {
         &self.service.faults
@@ -271,6 +281,12 @@ fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), SimError> {
     bound.map_err(|source| SimError::Listen { address, source })
 }
 
+/// HTTP's dates have years of four digits.
+fn within_a_century(seconds: i64) -> i64 {
+    let century = 100 * 366 * 86_400;
+    seconds.clamp(-century / 2, century)
+}
+
 fn service(options: &SimOptions, address: SocketAddr) -> Result<Service, SimError> {
     let store = match &options.root {
         None => Store::synthetic(options.buckets.clone(), &options.listed),
@@ -304,6 +320,7 @@ fn service(options: &SimOptions, address: SocketAddr) -> Result<Service, SimErro
             .then(|| Rdma::new(options.loopback_folder.clone())),
         model: model.transpose()?,
         versioned: options.versioned,
+        clock: AtomicI64::new(within_a_century(options.clock_offset)),
         server: address.to_string(),
         ids: AtomicU64::new(rand::random()),
         connections: AtomicUsize::new(0),
