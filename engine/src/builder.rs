@@ -89,6 +89,7 @@ pub struct EngineBuilder {
     rdma: Rdma,
     policy: Policy,
     limits: Limits,
+    adaptive: bool,
     timeouts: Timeouts,
     retry: RetryPolicy,
     deadline: Duration,
@@ -109,6 +110,7 @@ impl EngineBuilder {
             rdma: Rdma::Auto,
             policy: Policy::default(),
             limits: Limits::default(),
+            adaptive: true,
             timeouts: Timeouts::default(),
             retry: RetryPolicy::default(),
             // Longer than any transfer that still moves should take; a bound against the unforeseen.
@@ -149,6 +151,13 @@ impl EngineBuilder {
     /// How much may be under way at once.
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
+        self
+    }
+
+    /// Whether the endpoint is given fewer requests than the limits allow while it refuses them, or while fewer bring
+    /// as much, and more again afterwards. It is, by default.
+    pub fn adaptive(mut self, adaptive: bool) -> Self {
+        self.adaptive = adaptive;
         self
     }
 
@@ -228,6 +237,9 @@ impl EngineBuilder {
         };
         let (workers, posts) = Workers::new(threads, &nodes);
         let share = in_flight.share(NonZeroU32::MIN, Limits::NONE);
+        if self.adaptive {
+            in_flight.adapt(&self.endpoint.to_string());
+        }
         let core = Core {
             process: Process::current(),
             upstream: Upstream::new(self.endpoint, self.credentials, self.timeouts),

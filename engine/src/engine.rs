@@ -29,7 +29,7 @@ use crate::client::{ConnectError, ConnectOptions, Connected, Waiters};
 use crate::completion::Completion;
 use crate::far::{Far, Home};
 use crate::get::{Get, Ticket};
-use crate::in_flight::InFlight;
+use crate::in_flight::{Concurrency, InFlight};
 use crate::link::{Here, Link, Wake};
 use crate::list::{Listed, Lister};
 use crate::open::{Object, Objects, Opener};
@@ -262,6 +262,13 @@ impl Engine {
                 Err(why) => Err(why),
             },
         }
+    }
+
+    /// How many requests at once the endpoint is given, as it was learned. `None` where it is not learned, and where
+    /// the host service is who learns it.
+    pub fn concurrency(&self) -> Option<Concurrency> {
+        let inner = self.embedded()?;
+        inner.core.in_flight.concurrency()
     }
 
     /// One GET. Runs on the engine's threads, whatever executor polls the future; dropping it cancels.

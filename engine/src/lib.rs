@@ -44,7 +44,7 @@ pub use client::{ConnectError, ConnectOptions};
 pub use completion::{BytesByPath, Completion, Fallback, Flags, Stages};
 pub use engine::{AutoError, Engine, GetFuture};
 pub use get::{Get, Ticket};
-pub use in_flight::Limits;
+pub use in_flight::{Concurrency, Limits};
 pub use list::Lister;
 pub use open::Object;
 pub use queue::{Queue, QueueFull, QueueOptions, WaitTimeout};

@@ -13,7 +13,7 @@ use s3engine_s3::retry::{self, Failed};
 use s3engine_s3::transport::{Outcome, Transport};
 
 use crate::completion::Fallback;
-use crate::in_flight::Permit;
+use crate::in_flight::{Ending, Permit};
 use crate::interrupt::Interrupt;
 use crate::request::LastError;
 use crate::worker::Lane;
@@ -85,11 +85,14 @@ impl Wanted {
 
 /// Fetches a part into its window. A window that a remote may still write to goes to quarantine with its
 /// slot when this returns.
+///
+/// Between two attempts the permit is given up.
 pub(crate) async fn run(
     lane: &Lane,
     wanted: &Wanted,
     mut window: Window,
     way: Way,
+    permit: &mut Permit,
     interrupt: &Interrupt,
 ) -> PartEnd {
     let attempts = Attempts {
@@ -98,7 +101,7 @@ pub(crate) async fn run(
         way,
         last: LastError::default(),
     };
-    match interrupt.or(attempts.run(&mut window)).await {
+    match interrupt.or(attempts.run(&mut window, permit)).await {
         Ok(end) => end,
         Err(kind) => {
             // Copies to a device end soon, and then nothing is in doubt.
@@ -122,7 +125,7 @@ struct Attempts<'a> {
 }
 
 impl Attempts<'_> {
-    async fn run(&self, window: &mut Window) -> PartEnd {
+    async fn run(&self, window: &mut Window, permit: &mut Permit) -> PartEnd {
         let mut fallback = None;
         if let (true, Some((lenient, strict))) = (self.way.is_rdma(), &self.lane.rdma) {
             let transport = if self.way == Way::RdmaOnly {
@@ -130,13 +133,13 @@ impl Attempts<'_> {
             } else {
                 lenient
             };
-            let outcome = self.attempt(transport, window).await;
+            let outcome = self.attempt(transport, window, permit).await;
             match (outcome.path, &outcome.error) {
                 // The object came in the body of the answer.
                 (Path::Http, Some(error)) => fallback = Some(Fallback::of(error)),
                 (Path::None, Some(error)) if self.may_go_by_http(error, window) => {
                     fallback = Some(Fallback::of(error));
-                    let outcome = self.attempt(&self.lane.http, window).await;
+                    let outcome = self.attempt(&self.lane.http, window, permit).await;
                     return PartEnd { outcome, fallback };
                 }
                 _ => {}
@@ -144,13 +147,18 @@ impl Attempts<'_> {
             return PartEnd { outcome, fallback };
         }
         PartEnd {
-            outcome: self.attempt(&self.lane.http, window).await,
+            outcome: self.attempt(&self.lane.http, window, permit).await,
             fallback,
         }
     }
 
     /// Attempts by one transport, as many as the policy for retries allows.
-    async fn attempt(&self, transport: &impl Transport, window: &mut Window) -> Outcome {
+    async fn attempt(
+        &self,
+        transport: &impl Transport,
+        window: &mut Window,
+        permit: &mut Permit,
+    ) -> Outcome {
         let core = &self.lane.core;
         let mut attempts = retry::Attempts::new(&core.retry, &core.retry_budget)
             .rdma_only(self.way == Way::RdmaOnly);
@@ -158,6 +166,8 @@ impl Attempts<'_> {
         loop {
             let began = first.elapsed();
             let mut outcome = transport.get(&self.wanted.request(), window).await;
+            let took = first.elapsed().saturating_sub(began);
+            permit.ended(took, ending(&outcome));
             // A success that fell back keeps its error: that is the reason of the fallback.
             if outcome.path != Path::None {
                 attempts.succeeded();
@@ -168,7 +178,7 @@ impl Attempts<'_> {
             };
             let how = Failed {
                 began,
-                took: first.elapsed().saturating_sub(began),
+                took,
                 gained: 0,
                 in_doubt: window.is_armed(),
             };
@@ -183,13 +193,24 @@ impl Attempts<'_> {
             metrics::counter!("s3engine_retries_total", "reason" => error.reason().as_str())
                 .increment(1);
             self.last.keep(error);
-            tokio::time::sleep(wait).await;
+            if !permit.back_off(wait).await {
+                return Outcome::failed(self.wanted.error(ErrorKind::Cancelled));
+            }
         }
     }
 
     /// Whether HTTP may deliver what RDMA did not. Errors of the object itself would be the same there.
     fn may_go_by_http(&self, error: &Error, window: &Window) -> bool {
         self.way == Way::RdmaThenHttp && error.reason().is_of_rdma() && !window.is_armed()
+    }
+}
+
+/// What an attempt tells of the endpoint.
+fn ending(outcome: &Outcome) -> Option<Ending> {
+    match (&outcome.error, outcome.path) {
+        // A success that fell back keeps its error.
+        (Some(error), Path::None) => Ending::of(Err(error)),
+        _ => Ending::of(Ok(outcome.bytes)),
     }
 }
 

@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use crate::engine::Core;
-use crate::in_flight::Share;
+use crate::in_flight::{Ending, Share};
 use crate::interrupt::Interrupt;
 use crate::operation::{after, forked};
 use crate::worker::Lane;
@@ -60,21 +60,25 @@ pub(crate) async fn retried<T>(
 ) -> Result<T, Error> {
     let mut attempts = Attempts::new(&core.retry, &core.retry_budget);
     let first = Instant::now();
+    // Refused only when the engine stops, and that ends this from outside.
+    let mut permit = share.admit(0).await;
     loop {
-        // Refused only when the engine stops, and that ends this from outside.
-        let permit = share.admit(0).await;
         let began = first.elapsed();
-        let error = match request().await {
+        let answer = request().await;
+        let took = first.elapsed().saturating_sub(began);
+        if let Some(permit) = &mut permit {
+            permit.ended(took, Ending::of(answer.as_ref().map(|_| 0)));
+        }
+        let error = match answer {
             Ok(answer) => {
                 attempts.succeeded();
                 return Ok(answer);
             }
             Err(error) => error,
         };
-        drop(permit);
         let how = Failed {
             began,
-            took: first.elapsed().saturating_sub(began),
+            took,
             ..Failed::default()
         };
         let (wait, error) = attempts.failed(error, how, rand::random())?;
@@ -82,7 +86,9 @@ pub(crate) async fn retried<T>(
         metrics::counter!("s3engine_retries_total", "reason" => error.reason().as_str())
             .increment(1);
         last.keep(error);
-        tokio::time::sleep(wait).await;
+        if let Some(permit) = &mut permit {
+            permit.back_off(wait).await;
+        }
     }
 }
 

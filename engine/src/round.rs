@@ -198,7 +198,7 @@ impl Round<'_> {
         } else {
             self.way
         };
-        let end = part::run(self.lane, &wanted, window, way, self.interrupt).await;
+        let end = part::run(self.lane, &wanted, window, way, &mut permit, self.interrupt).await;
         end.refund(&mut permit);
         let bytes = end.outcome.bytes;
         report.part(end).map_or(Ok(bytes), Err)
@@ -299,7 +299,7 @@ impl Round<'_> {
             window.memory().numa_node(),
             Box::new(move |lane| {
                 Box::pin(async move {
-                    let end = part::run(&lane, &wanted, window, way, &interrupt).await;
+                    let end = part::run(&lane, &wanted, window, way, &mut permit, &interrupt).await;
                     end.refund(&mut permit);
                     drop(permit);
                     reply.send(end);

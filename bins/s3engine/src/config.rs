@@ -76,6 +76,10 @@ pub(crate) struct Settings {
     #[arg(long, value_name = "N")]
     pub(crate) requests: Option<usize>,
 
+    /// Whether an endpoint gets fewer requests while it refuses them [S3ENGINE_ADAPTIVE; default: on]
+    #[arg(long, value_name = "on|off")]
+    pub(crate) adaptive: Option<AdaptiveChoice>,
+
     /// For opening a connection [S3ENGINE_CONNECT_TIMEOUT; default: 5s]
     #[arg(long, value_name = "TIME")]
     pub(crate) connect_timeout: Option<Span>,
@@ -143,6 +147,16 @@ pub(crate) enum PlacementChoice {
     /// Spread over the NUMA nodes, near to the memory of GPUs
     Auto,
     /// Wherever the kernel has them run
+    Off,
+}
+
+/// Whether requests in flight follow what the endpoint bears.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum AdaptiveChoice {
+    /// Fewer while it refuses them, or while fewer bring as much
+    On,
+    /// As many as may be, always
     Off,
 }
 
@@ -260,6 +274,7 @@ const VARIABLES: &[(&str, Set)] = &[
     }),
     ("S3ENGINE_PLACEMENT", |s, v| choose(&mut s.placement, v)),
     ("S3ENGINE_REQUESTS", |s, v| set(&mut s.requests, v)),
+    ("S3ENGINE_ADAPTIVE", |s, v| choose(&mut s.adaptive, v)),
     ("S3ENGINE_CONNECT_TIMEOUT", |s, v| {
         set(&mut s.connect_timeout, v)
     }),
@@ -359,6 +374,7 @@ impl Settings {
             engine_threads: self.engine_threads.or(lower.engine_threads),
             placement: self.placement.or(lower.placement),
             requests: self.requests.or(lower.requests),
+            adaptive: self.adaptive.or(lower.adaptive),
             connect_timeout: self.connect_timeout.or(lower.connect_timeout),
             first_byte_timeout: self.first_byte_timeout.or(lower.first_byte_timeout),
             stall_timeout: self.stall_timeout.or(lower.stall_timeout),
@@ -588,6 +604,7 @@ mod tests {
         for (name, value, word) in [
             ("S3ENGINE_RDMA", "on", "loopback"),
             ("S3ENGINE_REQUESTS", "many", "invalid digit"),
+            ("S3ENGINE_ADAPTIVE", "maybe", "on, off"),
             ("S3ENGINE_PLACEMENT", "on", "auto, off"),
             ("S3ENGINE_POOL_SIZE", "1MB", "MiB"),
             ("S3ENGINE_DEADLINE", "5", "ms"),

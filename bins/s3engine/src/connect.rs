@@ -7,7 +7,7 @@ use s3engine::{
     PoolError, PoolOptions, Rdma, Timeouts,
 };
 
-use crate::config::{ConfigError, FabricChoice, PlacementChoice, Settings};
+use crate::config::{AdaptiveChoice, ConfigError, FabricChoice, PlacementChoice, Settings};
 use crate::exit::Failure;
 use crate::size::Size;
 
@@ -29,6 +29,7 @@ pub(crate) fn describe(
         })
         .policy(settings.policy())
         .timeouts(timeouts(settings))
+        .adaptive(settings.adaptive != Some(AdaptiveChoice::Off))
         .limits(Limits {
             requests: settings.requests.unwrap_or(Limits::default().requests),
             ..Limits::default()

@@ -12,8 +12,9 @@ fn caps(requests: usize, bytes: u64) -> Limits {
 /// Room for everybody, and a share for each of these groups.
 fn turns<const N: usize>(groups: [Group; N]) -> (Turns<ShareId>, [ShareId; N]) {
     let mut turns = Turns::new(caps(64, 1 << 30));
+    turns.windows().open();
     let shares = groups.map(|group| {
-        let share = turns.join(NonZeroU32::MIN, Limits::NONE);
+        let share = turns.join(0, NonZeroU32::MIN, Limits::NONE);
         turns.group(share, group);
         share
     });
@@ -83,7 +84,7 @@ fn what_is_refunded_is_free_for_the_group() {
 fn a_group_ends_with_its_last_share_and_the_next_brings_its_own_caps() {
     let (mut turns, [a, b]) = turns([group(7, 1, u64::MAX); 2]);
     turns.leave(a);
-    let c = turns.join(NonZeroU32::MIN, Limits::NONE);
+    let c = turns.join(0, NonZeroU32::MIN, Limits::NONE);
     turns.group(c, group(7, 2, u64::MAX));
     let one = ask(&mut turns, c, 1).unwrap();
     assert!(ask(&mut turns, b, 1).is_none(), "b has kept it");
@@ -92,7 +93,7 @@ fn a_group_ends_with_its_last_share_and_the_next_brings_its_own_caps() {
     turns.finish(one);
     turns.leave(b);
     turns.leave(c);
-    let d = turns.join(NonZeroU32::MIN, Limits::NONE);
+    let d = turns.join(0, NonZeroU32::MIN, Limits::NONE);
     turns.group(d, group(7, 2, u64::MAX));
     let _both = [0; 2].map(|_| ask(&mut turns, d, 1).unwrap());
 }

@@ -1,20 +1,30 @@
 //! How much is under way at once, for the whole engine, and whose requests these are.
 //!
 //! Everything that asks a server for something first gets a [`Permit`] from the [`Share`] that it works for. Who is
-//! given one when there is not enough for all is decided in `turns`.
+//! given one when there is not enough for all is decided in `turns`; how many an endpoint bears, in `adapt`.
 
 use std::iter;
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::oneshot;
 
+mod adapt;
+mod ending;
+mod endpoint;
 mod groups;
+mod trials;
 mod turns;
+mod windows;
 
+pub(crate) use adapt::Ending;
+pub use endpoint::Concurrency;
+use endpoint::Endpoint;
 pub(crate) use groups::Group;
 pub(crate) use turns::ShareId;
 use turns::{Grant, Ticket, Turns};
+use windows::WindowId;
 
 /// Bounds on what is under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,14 +52,19 @@ impl Default for Limits {
     }
 }
 
-/// What all shares have under way together.
-pub(crate) struct InFlight(Arc<Admission>);
+/// What all shares have under way together, as one endpoint's engine has it.
+pub(crate) struct InFlight {
+    admission: Arc<Admission>,
+    window: WindowId,
+}
 
 /// Locked once per part or small request, for some tens of nanoseconds.
 struct Admission(Mutex<State>);
 
 struct State {
     turns: Turns<Waiter>,
+    /// By window; `None` where it is not learned what the endpoint bears.
+    endpoints: Vec<Option<Endpoint>>,
     /// That have these limits together. When the last one stops, nobody waits any more.
     engines: usize,
 }
@@ -69,42 +84,72 @@ enum Asked {
 
 impl InFlight {
     pub(crate) fn new(limits: Limits) -> Self {
-        let turns = Turns::new(limits);
-        let engines = 1;
-        Self(Arc::new(Admission(Mutex::new(State { turns, engines }))))
+        let mut state = State {
+            turns: Turns::new(limits),
+            endpoints: Vec::new(),
+            engines: 0,
+        };
+        let window = state.join();
+        let admission = Arc::new(Admission(Mutex::new(state)));
+        Self { admission, window }
     }
 
     /// What they have together.
     pub(crate) fn limits(&self) -> Limits {
-        self.0.change(|state| state.turns.limits())
+        self.admission.change(|state| state.turns.limits())
     }
 
-    /// The same limits for one more engine, which closes them too.
+    /// The same limits for one more engine, which closes them too. Its endpoint has a window of its own.
     pub(crate) fn beside(&self) -> Self {
-        self.0.change(|state| state.engines += 1);
-        Self(Arc::clone(&self.0))
+        let window = self.admission.change(State::join);
+        let admission = Arc::clone(&self.admission);
+        Self { admission, window }
+    }
+
+    /// Has the window follow what the endpoint bears. It bounds nothing otherwise.
+    pub(crate) fn adapt(&self, endpoint: &str) {
+        self.admission.change(|state| {
+            let limits = state.turns.limits();
+            let endpoint = Endpoint::new(limits, endpoint);
+            state.turns.windows().bound(self.window, endpoint.bounds());
+            state.endpoints[self.window] = Some(endpoint);
+        });
+    }
+
+    /// The window, where it is learned.
+    pub(crate) fn concurrency(&self) -> Option<Concurrency> {
+        let of = |state: &mut State| {
+            state.endpoints[self.window]
+                .as_ref()
+                .map(Endpoint::concurrency)
+        };
+        self.admission.change(of)
     }
 
     /// A share for one client: beside others it gets by `weight`, and never has more than `caps` under way. It ends
     /// with the last clone of the handle and the last permit.
     pub(crate) fn share(&self, weight: NonZeroU32, caps: Limits) -> Share {
-        let admission = Arc::clone(&self.0);
-        let id = admission.change(|state| state.turns.join(weight, caps));
-        Share(Arc::new(Member { id, admission }))
+        let (admission, window) = (Arc::clone(&self.admission), self.window);
+        let id = admission.change(|state| state.turns.join(window, weight, caps));
+        Share(Arc::new(Member {
+            id,
+            window,
+            admission,
+        }))
     }
 
     /// The same with further caps, which all shares of a group have together.
     pub(crate) fn share_in(&self, group: Group, weight: NonZeroU32, caps: Limits) -> Share {
         let share = self.share(weight, caps);
         let id = share.0.id;
-        self.0.change(|state| state.turns.group(id, group));
+        self.admission.change(|state| state.turns.group(id, group));
         share
     }
 
     /// An engine stops. With the last one, all who wait and all who come are refused.
     pub(crate) fn close(&self) {
         // Dropping them wakes those who wait for them.
-        drop(self.0.change(|state| {
+        drop(self.admission.change(|state| {
             state.engines = state.engines.saturating_sub(1);
             (state.engines == 0).then(|| state.turns.end_waiting())
         }));
@@ -127,20 +172,44 @@ impl Admission {
 }
 
 impl State {
-    fn ask(&mut self, share: &Share, bytes: u64) -> Asked {
+    /// One more engine. Returns the window of its endpoint.
+    fn join(&mut self) -> WindowId {
+        self.engines += 1;
+        self.endpoints.push(None);
+        self.turns.windows().open()
+    }
+
+    /// Asks for the first time, or again with the ticket of before.
+    fn ask(&mut self, share: &Share, bytes: u64, again: Option<Ticket>) -> Asked {
         if self.engines == 0 {
             return Asked::Refused;
         }
-        if let Some(grant) = self.turns.start(share.0.id, bytes) {
+        let id = share.0.id;
+        if let Some(grant) = self.turns.start(id, bytes) {
             return Asked::Granted(grant);
         }
         let (permit, receiver) = oneshot::channel();
         let share = share.clone();
-        let id = share.0.id;
-        Asked::Waits(
-            self.turns.wait(id, bytes, Waiter { share, permit }),
-            receiver,
-        )
+        let waiter = Waiter { share, permit };
+        let ticket = match again {
+            Some(ticket) => {
+                self.turns.wait_at(id, ticket, bytes, waiter);
+                ticket
+            }
+            None => self.turns.wait(id, bytes, waiter),
+        };
+        Asked::Waits(ticket, receiver)
+    }
+
+    /// Takes in how a request of a window ended. Returns how long its place rests at most.
+    fn ended(&mut self, window: WindowId, took: Duration, ending: Ending) -> Duration {
+        let Some(endpoint) = &mut self.endpoints[window] else {
+            return Duration::ZERO;
+        };
+        let windows = self.turns.windows();
+        let rest = endpoint.ended(windows.taken(window), took, ending);
+        windows.bound(window, endpoint.bounds());
+        rest
     }
 }
 
@@ -150,6 +219,7 @@ pub(crate) struct Share(Arc<Member>);
 
 struct Member {
     id: ShareId,
+    window: WindowId,
     admission: Arc<Admission>,
 }
 
@@ -169,7 +239,12 @@ impl Share {
     /// Waits for the right to ask for `bytes`. `None` when the engine stops. A future that is dropped leaves nothing
     /// behind: what it may have been given goes to the next.
     pub(crate) async fn admit(&self, bytes: u64) -> Option<Permit> {
-        match self.0.admission.change(|state| state.ask(self, bytes)) {
+        self.ask(bytes, None).await
+    }
+
+    async fn ask(&self, bytes: u64, again: Option<Ticket>) -> Option<Permit> {
+        let ask = |state: &mut State| state.ask(self, bytes, again);
+        match self.0.admission.change(ask) {
             Asked::Granted(grant) => Some(Permit::new(self.clone(), grant)),
             Asked::Waits(ticket, permit) => Waiting::new(self, ticket).until(permit).await,
             Asked::Refused => None,
@@ -205,7 +280,7 @@ impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         metrics::gauge!("s3engine_waiting_requests").decrement(1);
         if !self.ended {
-            let Member { id, admission } = &*self.share.0;
+            let Member { id, admission, .. } = &*self.share.0;
             drop(admission.change(|state| state.turns.give_up(*id, self.ticket)));
         }
     }
@@ -214,16 +289,24 @@ impl Drop for Waiting<'_> {
 /// The right to run one request. Ends on drop.
 pub(crate) struct Permit {
     share: Share,
-    /// `None` only while it is dropped.
+    /// What was asked for.
+    bytes: u64,
+    /// `None` while it is dropped, and between two attempts.
     grant: Option<Grant>,
+    /// How long the place is not given to another.
+    rest: Duration,
 }
 
 impl Permit {
     fn new(share: Share, grant: Grant) -> Self {
         metrics::gauge!("s3engine_in_flight_requests").increment(1);
         metrics::gauge!("s3engine_in_flight_bytes").increment(grant.bytes as f64);
-        let grant = Some(grant);
-        Self { share, grant }
+        Self {
+            share,
+            bytes: grant.bytes,
+            grant: Some(grant),
+            rest: Duration::ZERO,
+        }
     }
 
     /// Tells that only `real` bytes were moved: the rest is free for others at once, and not charged to the share.
@@ -236,17 +319,82 @@ impl Permit {
         admission.change(|state| state.turns.refund(grant, real));
         metrics::gauge!("s3engine_in_flight_bytes").decrement(back as f64);
     }
+
+    /// Tells how an attempt ended, and how long it took: from that it is learned what the endpoint bears.
+    pub(crate) fn ended(&mut self, took: Duration, ending: Option<Ending>) {
+        let (Some(_), Some(ending)) = (&self.grant, ending) else {
+            return;
+        };
+        let Member {
+            window, admission, ..
+        } = &*self.share.0;
+        let rest = admission.change(|state| state.ended(*window, took, ending));
+        // Places that were closed together do not come back together.
+        self.rest = rest.mul_f64(0.5 + rand::random::<f64>() / 2.0);
+    }
+
+    /// Leaves the place to others for the time of a backoff, and waits for another one, before those that came later.
+    /// `false` when the engine stops.
+    pub(crate) async fn back_off(&mut self, wait: Duration) -> bool {
+        let ticket = self.release();
+        tokio::time::sleep(wait).await;
+        match self.share.ask(self.bytes, ticket).await {
+            Some(permit) => {
+                *self = permit;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Gives the room back, at once to the host, and to the endpoint's window after the rest.
+    fn release(&mut self) -> Option<Ticket> {
+        let grant = self.grant.take()?;
+        let ticket = grant.ticket;
+        metrics::gauge!("s3engine_in_flight_requests").decrement(1);
+        metrics::gauge!("s3engine_in_flight_bytes").decrement(grant.bytes as f64);
+        let Member {
+            window, admission, ..
+        } = &*self.share.0;
+        let rest = std::mem::take(&mut self.rest);
+        let runtime = tokio::runtime::Handle::try_current();
+        match runtime.ok().filter(|_| !rest.is_zero()) {
+            None => admission.change(|state| state.turns.finish(grant)),
+            Some(runtime) => {
+                admission.change(|state| {
+                    state.turns.windows().rest(*window);
+                    state.turns.finish(grant);
+                });
+                let resting = Resting {
+                    window: *window,
+                    admission: Arc::clone(admission),
+                };
+                runtime.spawn(async move {
+                    let _resting = resting;
+                    tokio::time::sleep(rest).await;
+                });
+            }
+        }
+        Some(ticket)
+    }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        let Some(grant) = self.grant.take() else {
-            return;
-        };
-        metrics::gauge!("s3engine_in_flight_requests").decrement(1);
-        metrics::gauge!("s3engine_in_flight_bytes").decrement(grant.bytes as f64);
-        let admission = &self.share.0.admission;
-        admission.change(|state| state.turns.finish(grant));
+        self.release();
+    }
+}
+
+/// A place of a window that nobody gets. Comes back on drop, also where its thread ends.
+struct Resting {
+    window: WindowId,
+    admission: Arc<Admission>,
+}
+
+impl Drop for Resting {
+    fn drop(&mut self) {
+        let wake = |state: &mut State| state.turns.windows().wake(self.window);
+        self.admission.change(wake);
     }
 }
 

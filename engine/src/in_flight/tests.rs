@@ -66,7 +66,7 @@ fn alone(requests: usize, bytes: u64) -> (InFlight, Share) {
 }
 
 fn load(in_flight: &InFlight) -> turns::Load {
-    in_flight.0.change(|state| state.turns.load())
+    in_flight.admission.change(|state| state.turns.load())
 }
 
 #[test]
@@ -244,4 +244,103 @@ fn permits_pass_between_threads_and_all_come_back() {
         }
     });
     assert_eq!(load(&in_flight), turns::Load::default());
+}
+
+const REFUSED: Option<Ending> = Some(Ending::Refused {
+    cause: adapt::Cause::SlowDown,
+    retry_after: None,
+});
+
+fn window(in_flight: &InFlight) -> usize {
+    in_flight.concurrency().unwrap().requests
+}
+
+#[test]
+fn an_endpoint_that_refuses_gets_fewer_and_the_one_beside_it_as_many_as_before() {
+    let (first, share) = alone(16, 1 << 30);
+    let second = first.beside();
+    let other = second.share(NonZeroU32::MIN, Limits::NONE);
+    first.adapt("http://x");
+    second.adapt("http://y");
+    let mut running: Vec<_> = (0..14).map(|_| admitted(&share, 1)).collect();
+    for permit in &mut running {
+        permit.ended(Duration::ZERO, REFUSED);
+    }
+    drop(running);
+    assert_eq!((window(&first), window(&second)), (7, 16));
+    let _running: Vec<_> = (0..7).map(|_| admitted(&share, 1)).collect();
+    let _eighth = Asking::waiting(&share, 1);
+    let _others: Vec<_> = (0..7).map(|_| admitted(&other, 1)).collect();
+}
+
+#[test]
+fn what_tells_nothing_of_the_endpoint_and_what_is_not_learned_change_nothing() {
+    let (in_flight, share) = alone(4, 1 << 30);
+    let mut permit = admitted(&share, 1);
+    permit.ended(Duration::ZERO, REFUSED);
+    assert_eq!(in_flight.concurrency(), None);
+    in_flight.adapt("http://x");
+    permit.ended(Duration::ZERO, None);
+    assert_eq!(window(&in_flight), 4);
+}
+
+#[tokio::test]
+async fn a_request_in_backoff_holds_no_place_and_comes_back_before_later_ones() {
+    let (in_flight, share) = alone(1, 16 * MIB);
+    let mut permit = admitted(&share, MIB);
+    let mut second = Asking::waiting(&share, MIB);
+    let mut third = Asking::waiting(&share, MIB);
+    let mut backing_off = pin!(permit.back_off(Duration::ZERO));
+    let asks = tokio::time::timeout(Duration::from_millis(50), backing_off.as_mut());
+    assert!(asks.await.is_err(), "it waits for its turn");
+    let second = second.permit();
+    drop(second);
+    assert!(third.poll().is_pending(), "it came later");
+    assert!(backing_off.await);
+    assert!(third.poll().is_pending(), "the permit is the other's again");
+    assert_eq!(load(&in_flight).requests, 1);
+}
+
+#[tokio::test]
+async fn a_place_that_was_refused_rests_and_holds_nothing_of_the_host() {
+    let (in_flight, share) = alone(2, 16 * MIB);
+    in_flight.adapt("http://x");
+    let mut permit = admitted(&share, MIB);
+    permit.ended(Duration::ZERO, REFUSED);
+    permit.ended(Duration::ZERO, REFUSED);
+    drop(permit);
+    let _one = admitted(&share, MIB);
+    let mut another = Asking::waiting(&share, MIB);
+    assert_eq!(load(&in_flight).requests, 1);
+    let back = tokio::time::timeout(Duration::from_secs(60), another.future.as_mut());
+    assert!(back.await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn the_end_of_the_engine_ends_a_backoff() {
+    let (in_flight, share) = alone(1, 16 * MIB);
+    let mut permit = admitted(&share, 1);
+    in_flight.close();
+    assert!(!permit.back_off(Duration::from_secs(1)).await);
+}
+
+/// The parts of a large object ask one after the other, each when the one before it was admitted.
+#[test]
+fn small_requests_of_a_client_go_between_the_parts_of_its_largest_object() {
+    let (_in_flight, share) = alone(8, 1 << 30);
+    let mut parts: Vec<_> = (0..8).map(|_| admitted(&share, 8 * MIB)).collect();
+    let mut next_part = Asking::waiting(&share, 8 * MIB);
+    let mut small: Vec<_> = (0..100).map(|_| Asking::waiting(&share, 1)).collect();
+    // The part that was there first, then the small ones in order; the next part waits behind them all.
+    drop(parts.remove(0));
+    parts.push(next_part.permit());
+    let mut next_part = Asking::waiting(&share, 8 * MIB);
+    for asking in &mut small {
+        drop(parts.pop());
+        let permit = asking.permit();
+        assert!(next_part.poll().is_pending());
+        parts.push(permit);
+    }
+    drop(parts.pop());
+    next_part.permit();
 }

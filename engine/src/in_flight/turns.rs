@@ -16,6 +16,9 @@
 //!    shares within their part; the share that holds least of it goes first, whoever has its turn. That is on credit:
 //!    up to the bytes that the reserve has, times the share's weight.
 //! 5. A share alone may use everything, up to its own caps and those that it has with others ([`Groups`]).
+//! 6. Each share works with one endpoint, whose window bounds all of them together ([`Windows`]). One whose window is
+//!    full is passed, as if it did not wait: others do not wait for its endpoint.
+//! 7. A request that comes back after a backoff stands where it stood: before those of its share that came later.
 //!
 //! What follows. A share within its part waits for the end of one request, with others that are within theirs, and
 //! not for the queues of those that are beyond. A small request of such a share starts at once, unless the reserve is
@@ -28,6 +31,7 @@ use std::num::NonZeroU32;
 
 use super::Limits;
 use super::groups::{Group, GroupId, Groups};
+use super::windows::{WindowId, Windows};
 
 /// Bytes that a turn is worth, times the share's weight.
 pub(super) const QUANTUM: u64 = 1 << 20;
@@ -79,6 +83,8 @@ pub(super) struct Grant {
     pub(super) share: ShareId,
     pub(super) bytes: u64,
     pub(super) lane: Lane,
+    /// Where it stood among those that wait; where it stands if it comes back.
+    pub(super) ticket: Ticket,
     /// The stay in the ring that it was charged to; `None` where nobody waited.
     stay: Option<u64>,
 }
@@ -95,6 +101,8 @@ struct Waiter<T> {
 struct Share<T> {
     weight: u32,
     caps: Limits,
+    /// Of the endpoint that it works with.
+    window: WindowId,
     /// With which others it has further caps.
     group: Option<GroupId>,
     /// In both lanes.
@@ -130,6 +138,7 @@ pub(super) struct Turns<T> {
     /// Shares that nobody has.
     free: Vec<ShareId>,
     groups: Groups,
+    windows: Windows,
     /// The weights of active shares.
     active_weight: u64,
     /// Shares that wait. The one whose turn it is stands in front.
@@ -172,6 +181,7 @@ impl<T> Turns<T> {
             shares: Vec::new(),
             free: Vec::new(),
             groups: Groups::default(),
+            windows: Windows::default(),
             active_weight: 0,
             ring: VecDeque::new(),
             turn_begun: false,
@@ -183,9 +193,15 @@ impl<T> Turns<T> {
         self.limits
     }
 
-    /// Adds a share.
-    pub(super) fn join(&mut self, weight: NonZeroU32, caps: Limits) -> ShareId {
+    /// The windows of endpoints. After one has got wider, to be followed by [`Turns::next`].
+    pub(super) fn windows(&mut self) -> &mut Windows {
+        &mut self.windows
+    }
+
+    /// Adds a share that works with the endpoint of a window.
+    pub(super) fn join(&mut self, window: WindowId, weight: NonZeroU32, caps: Limits) -> ShareId {
         let share = Share {
+            window,
             weight: weight.get(),
             caps: Limits {
                 requests: caps.requests.max(1),
@@ -229,13 +245,21 @@ impl<T> Turns<T> {
     pub(super) fn start(&mut self, id: ShareId, bytes: u64) -> Option<Grant> {
         let bytes = self.charged(bytes);
         let fits = self.ring.is_empty() && self.fits(Lane::Open, bytes);
-        (fits && self.may_start(id, bytes)).then(|| self.give(id, bytes, Lane::Open, None))
+        (fits && self.may_start(id, bytes)).then(|| {
+            let ticket = self.ticket();
+            self.give(id, bytes, Lane::Open, ticket, None)
+        })
     }
 
     /// Has a request wait. To be followed by [`Turns::next`], since the request may be one that need not.
     pub(super) fn wait(&mut self, id: ShareId, bytes: u64, payload: T) -> Ticket {
-        let ticket = self.next_ticket;
-        self.next_ticket += 1;
+        let ticket = self.ticket();
+        self.wait_at(id, ticket, bytes, payload);
+        ticket
+    }
+
+    /// The same for one that had this ticket before and gave its room back: it goes before those that came later.
+    pub(super) fn wait_at(&mut self, id: ShareId, ticket: Ticket, bytes: u64, payload: T) {
         let waiter = Waiter {
             ticket,
             bytes,
@@ -245,8 +269,14 @@ impl<T> Turns<T> {
         if share.waiting.is_empty() {
             self.ring.push_back(id);
         }
-        share.waiting.push_back(waiter);
+        let at = share.waiting.partition_point(|w| w.ticket < ticket);
+        share.waiting.insert(at, waiter);
         self.note_activity(id);
+    }
+
+    fn ticket(&mut self) -> Ticket {
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
         ticket
     }
 
@@ -268,6 +298,7 @@ impl<T> Turns<T> {
             share.credit += cost(grant.bytes) - cost(grant.bytes - back);
         }
         share.held.bytes -= back;
+        self.windows.held(share.window).bytes -= back;
         if let Some(group) = share.group {
             self.groups.held(group).bytes -= back;
         }
@@ -282,6 +313,7 @@ impl<T> Turns<T> {
     pub(super) fn finish(&mut self, grant: Grant) {
         let share = &mut self.shares[grant.share];
         share.held.remove(grant.bytes);
+        self.windows.held(share.window).remove(grant.bytes);
         if let Some(group) = share.group {
             self.groups.held(group).remove(grant.bytes);
         }
@@ -320,7 +352,7 @@ impl<T> Turns<T> {
             .saturating_add(SMALL as i64);
         share.credit = (share.credit - cost(bytes)).max(-most_debt);
         let stay = share.stay;
-        let grant = self.give(id, bytes, lane, Some(stay));
+        let grant = self.give(id, bytes, lane, waiter.ticket, Some(stay));
         self.after_waiting(id);
         Some((waiter.payload, grant))
     }
@@ -406,15 +438,23 @@ impl<T> Turns<T> {
     fn may_start(&self, id: ShareId, bytes: u64) -> bool {
         let share = &self.shares[id];
         let group = share.group;
-        share.may_start(bytes) && group.is_none_or(|group| self.groups.may_start(group))
+        share.may_start(bytes)
+            && self.windows.may_start(share.window)
+            && group.is_none_or(|group| self.groups.may_start(group))
     }
 
-    /// Whether a share holds less than its part of the requests, which is one at least.
+    /// Whether a share holds less than its part of the requests, which is one at least: of all that there may be, and
+    /// of those that its endpoint bears.
     fn is_within(&self, id: ShareId) -> bool {
         let share = &self.shares[id];
         let one_more = share.held.requests as u64 + 1;
-        let of_all = (self.limits.requests as u64).saturating_mul(share.weight.into());
-        share.held.requests == 0 || one_more.saturating_mul(self.active_weight) <= of_all
+        let is_part = |of: usize, weight: u64| {
+            let of_all = (of as u64).saturating_mul(share.weight.into());
+            one_more.saturating_mul(weight) <= of_all
+        };
+        let (requests, weight) = self.windows.requests(share.window);
+        share.held.requests == 0
+            || is_part(self.limits.requests, self.active_weight) && is_part(requests, weight)
     }
 
     /// Credit that a share in the ring lacks for its oldest request.
@@ -482,9 +522,17 @@ impl<T> Turns<T> {
         }
     }
 
-    fn give(&mut self, id: ShareId, bytes: u64, lane: Lane, stay: Option<u64>) -> Grant {
+    fn give(
+        &mut self,
+        id: ShareId,
+        bytes: u64,
+        lane: Lane,
+        ticket: Ticket,
+        stay: Option<u64>,
+    ) -> Grant {
         let share = &mut self.shares[id];
         share.held.add(bytes);
+        self.windows.held(share.window).add(bytes);
         if let Some(group) = share.group {
             self.groups.held(group).add(bytes);
         }
@@ -500,6 +548,7 @@ impl<T> Turns<T> {
             share: id,
             bytes,
             lane,
+            ticket,
             stay,
         }
     }
@@ -523,9 +572,17 @@ impl<T> Turns<T> {
     fn note_activity(&mut self, id: ShareId) {
         let share = &mut self.shares[id];
         let active = share.held.requests > 0 || !share.waiting.is_empty();
+        let weight = u64::from(share.weight);
+        let of_window = self.windows.active_weight(share.window);
         match (share.active, active) {
-            (false, true) => self.active_weight += u64::from(share.weight),
-            (true, false) => self.active_weight -= u64::from(share.weight),
+            (false, true) => {
+                self.active_weight += weight;
+                *of_window += weight;
+            }
+            (true, false) => {
+                self.active_weight -= weight;
+                *of_window -= weight;
+            }
             _ => {}
         }
         share.active = active;

@@ -32,8 +32,10 @@ struct Bench {
 impl Bench {
     fn new(limits: Limits, shares: &[(u32, Limits)]) -> Self {
         let mut turns = Turns::new(limits);
-        let join =
-            |&(weight, caps): &(u32, Limits)| turns.join(NonZeroU32::new(weight).unwrap(), caps);
+        let window = turns.windows().open();
+        let join = |&(weight, caps): &(u32, Limits)| {
+            turns.join(window, NonZeroU32::new(weight).unwrap(), caps)
+        };
         let shares = shares.iter().map(join).collect();
         Self {
             turns,
@@ -348,8 +350,9 @@ proptest! {
     fn one_who_waits_waits_for_so_many_bytes_of_each_other_share_and_no_more(
         weights in prop::collection::vec(1u32..5, 2..5),
         size in LEAST_COST..16 * MIB,
-        others in LEAST_COST..16 * MIB,
-        ends in prop::collection::vec(any::<usize>(), 600),
+        others in LEAST_SIZE..16 * MIB,
+        // Enough for the most rounds of the most weight, in requests of the least size.
+        ends in prop::collection::vec(any::<usize>(), 700),
     ) {
         let limits = Limits { requests: 1 << 20, bytes: 64 * MIB };
         let shares: Vec<_> = weights.iter().map(|&weight| (weight, NO_CAPS)).collect();
@@ -515,7 +518,7 @@ fn a_share_that_left_makes_place_for_another_with_its_own_terms() {
         requests: 2,
         bytes: MIB,
     };
-    assert_eq!(bench.turns.join(NonZeroU32::MIN, caps), 0);
+    assert_eq!(bench.turns.join(0, NonZeroU32::MIN, caps), 0);
     (0..3).for_each(|_| bench.ask(0, 1));
     assert_eq!(bench.held(0).requests, 2);
 }

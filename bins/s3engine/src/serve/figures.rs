@@ -32,7 +32,7 @@ const OF_CLIENTS: &str = "s3engine_client_";
 const FORGOTTEN: Duration = Duration::from_secs(600);
 
 #[rustfmt::skip]
-const FIGURES: [(Kind, &str, &str); 31] = [
+const FIGURES: [(Kind, &str, &str); 33] = [
     (Kind::Gauge, "s3engine_build_info", "1, with the version as its label"),
     (Kind::Counter, "s3engine_gets_total", "GETs that have ended, by path and reason"),
     (Kind::Counter, "s3engine_bytes_total", "bytes of objects that arrived, by path and reason"),
@@ -45,6 +45,8 @@ const FIGURES: [(Kind, &str, &str); 31] = [
     (Kind::Gauge, "s3engine_in_flight_requests", "requests that have a permit: they are under way"),
     (Kind::Gauge, "s3engine_in_flight_bytes", "bytes that those ask for"),
     (Kind::Gauge, "s3engine_waiting_requests", "requests that wait for their turn, since the limits are reached"),
+    (Kind::Gauge, "s3engine_window_requests", "requests at once that an endpoint is given, as it was learned, by endpoint"),
+    (Kind::Counter, "s3engine_window_shrinks_total", "times that these became fewer, by endpoint and cause: `slow-down`, `timeout`, `lost` or `latency`"),
     (Kind::Gauge, "s3engine_service_sessions", "clients that are attached"),
     (Kind::Gauge, "s3engine_pool_mapped_bytes", "bytes of all slabs"),
     (Kind::Gauge, "s3engine_pool_cuda_mapped_bytes", "bytes of all slabs on a CUDA device, by device"),

@@ -6,7 +6,9 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
-use crate::config::{Addressing, FabricChoice, LogFormat, PlacementChoice, Settings};
+use crate::config::{
+    AdaptiveChoice, Addressing, FabricChoice, LogFormat, PlacementChoice, Settings,
+};
 use crate::serve::account::Account;
 use crate::size::Size;
 use crate::span::Span;
@@ -74,6 +76,7 @@ pub(crate) struct PoolTable {
 pub(crate) struct LimitsTable {
     pub(crate) requests: Option<usize>,
     pub(crate) bytes: Option<Size>,
+    pub(crate) adaptive: Option<AdaptiveChoice>,
 }
 
 /// What a client may take.
@@ -105,6 +108,7 @@ impl File {
             cuda_pool_size: self.pool.cuda_bytes,
             slab_size: self.pool.slab,
             requests: self.limits.requests,
+            adaptive: self.limits.adaptive,
             log: self.log,
             log_filter: self.log_filter.clone(),
             ..Settings::default()
