@@ -10,7 +10,7 @@ use s3engine_s3::http::GetPart;
 use s3engine_s3::object::{ETag, Pin};
 use s3engine_s3::range::ByteRange;
 use s3engine_s3::retry::{self, Failed};
-use s3engine_s3::transport::{Outcome, Transport};
+use s3engine_s3::transport::{HttpTransport, Outcome, Transport};
 
 use crate::completion::Fallback;
 use crate::in_flight::{Ending, Permit};
@@ -139,7 +139,7 @@ impl Attempts<'_> {
                 (Path::Http, Some(error)) => fallback = Some(Fallback::of(error)),
                 (Path::None, Some(error)) if self.may_go_by_http(error, window) => {
                     fallback = Some(Fallback::of(error));
-                    let outcome = self.attempt(&self.lane.http, window, permit).await;
+                    let outcome = self.attempt(&self.http(), window, permit).await;
                     return PartEnd { outcome, fallback };
                 }
                 _ => {}
@@ -147,9 +147,13 @@ impl Attempts<'_> {
             return PartEnd { outcome, fallback };
         }
         PartEnd {
-            outcome: self.attempt(&self.lane.http, window, permit).await,
+            outcome: self.attempt(&self.http(), window, permit).await,
             fallback,
         }
+    }
+
+    fn http(&self) -> HttpTransport {
+        HttpTransport::new(self.lane.client.clone())
     }
 
     /// Attempts by one transport, as many as the policy for retries allows.
@@ -163,6 +167,7 @@ impl Attempts<'_> {
         let mut attempts = retry::Attempts::new(&core.retry, &core.retry_budget)
             .rdma_only(self.way == Way::RdmaOnly);
         let first = Instant::now();
+        let mut kept = 0;
         loop {
             let began = first.elapsed();
             let mut outcome = transport.get(&self.wanted.request(), window).await;
@@ -179,9 +184,10 @@ impl Attempts<'_> {
             let how = Failed {
                 began,
                 took,
-                gained: 0,
+                gained: outcome.kept.saturating_sub(kept),
                 in_doubt: window.is_armed(),
             };
+            kept = outcome.kept;
             let (wait, error) = match attempts.failed(error, how, rand::random()) {
                 Ok(again) => again,
                 Err(error) => {

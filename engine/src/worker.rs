@@ -19,7 +19,6 @@ use std::thread::{self, JoinHandle};
 use s3engine_pool::topology::NumaNode;
 use s3engine_s3::http::Client;
 use s3engine_s3::rdma::RdmaTransport;
-use s3engine_s3::transport::HttpTransport;
 use tokio::sync::mpsc;
 use tokio::task::LocalSet;
 use tokio_util::task::TaskTracker;
@@ -32,7 +31,6 @@ pub(crate) struct Lane {
     /// What the thread does now.
     pub(crate) tasks: TaskTracker,
     pub(crate) client: Client,
-    pub(crate) http: HttpTransport,
     /// By the fabric; taking bytes from an answer's body, or not.
     pub(crate) rdma: Option<(RdmaTransport, RdmaTransport)>,
 }
@@ -51,7 +49,6 @@ impl Lane {
         Self {
             core,
             tasks,
-            http: HttpTransport::new(client.clone()),
             client,
             rdma,
         }

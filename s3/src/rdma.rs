@@ -476,6 +476,7 @@ impl Head {
             path,
             reason,
             bytes,
+            kept: 0,
             staged: false,
             status: Some(self.status.as_u16()),
             info: self.info,

@@ -1,11 +1,12 @@
 //! The contract of every way to move a part of an object: a request and a window in, an [`Outcome`] out.
 
+use std::cell::Cell;
 use std::time::Instant;
 
 use s3engine_pool::Window;
 
 use crate::error::Error;
-use crate::http::{Client, GetPart};
+use crate::http::{Client, GetPart, Kept};
 use crate::object::ObjectInfo;
 use crate::outcome::{Path, Reason};
 
@@ -21,6 +22,8 @@ pub struct Outcome {
     pub reason: Reason,
     /// Bytes verified to have arrived.
     pub bytes: u64,
+    /// Of a failure: bytes that are there for the next attempt to go on from.
+    pub kept: u64,
     /// Whether they went through staging on their way to a device.
     pub staged: bool,
     /// The HTTP status, where there was an answer.
@@ -44,6 +47,7 @@ impl Outcome {
             path: Path::None,
             reason: error.reason(),
             bytes: 0,
+            kept: 0,
             staged: false,
             status: error.status(),
             info: ObjectInfo::default(),
@@ -64,26 +68,34 @@ pub trait Transport {
     fn get(&self, part: &GetPart<'_>, window: &mut Window) -> impl Future<Output = Outcome>;
 }
 
-/// Bytes in the body of the response.
-#[derive(Clone)]
+/// Bytes in the body of the response: attempts at one part, each of which goes on where the one before broke off.
 pub struct HttpTransport {
     client: Client,
+    kept: Cell<Kept>,
 }
 
 impl HttpTransport {
-    /// Requests through `client`.
+    /// Requests through `client`. The window of all of them is the same one, and nobody else's meanwhile.
     pub fn new(client: Client) -> Self {
-        Self { client }
+        Self {
+            client,
+            kept: Cell::default(),
+        }
     }
 }
 
 impl Transport for HttpTransport {
     async fn get(&self, part: &GetPart<'_>, window: &mut Window) -> Outcome {
-        match self.client.get(part, window).await {
+        let mut kept = self.kept.take();
+        let received = self.client.resume(part, window, &mut kept).await;
+        let bytes = kept.bytes();
+        self.kept.set(kept);
+        match received {
             Ok(received) => Outcome {
                 path: Path::Http,
                 reason: Reason::Policy,
                 bytes: received.bytes,
+                kept: 0,
                 staged: received.staged,
                 status: Some(received.status),
                 info: received.info,
@@ -92,7 +104,10 @@ impl Transport for HttpTransport {
                 first_byte: Some(received.first_byte),
                 error: None,
             },
-            Err(error) => Outcome::failed(error),
+            Err(error) => Outcome {
+                kept: bytes,
+                ..Outcome::failed(error)
+            },
         }
     }
 }

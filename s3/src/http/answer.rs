@@ -48,13 +48,14 @@ impl GetPart<'_> {
             .filter(|version| *version != "null")
     }
 
-    fn starts_at_0(&self) -> bool {
-        self.range.is_none_or(|range| range.offset == 0)
+    /// Where in the object it begins.
+    pub(crate) fn offset(&self) -> u64 {
+        self.range.map_or(0, |range| range.offset)
     }
 
     /// Whether a 416 about an object of `size` bytes means that there is nothing to read.
     pub(crate) fn is_empty_object(&self, size: Option<u64>) -> bool {
-        size == Some(0) && self.starts_at_0() && self.pin.is_none_or(|pin| pin.size == 0)
+        size == Some(0) && self.offset() == 0 && self.pin.is_none_or(|pin| pin.size == 0)
     }
 }
 

@@ -18,6 +18,7 @@ use super::framing::Framing;
 use super::head;
 use super::incoming::Incoming;
 use super::response::{Received, Response};
+use super::resume::Kept;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind, Phase};
 use crate::object::ObjectInfo;
@@ -154,13 +155,39 @@ impl Client {
     ///
     /// Success means that all bytes of the part, and no others, of the version asked for are there.
     pub async fn get(&self, part: &GetPart<'_>, window: &mut Window) -> Result<Received, Error> {
+        self.resume(part, window, &mut Kept::default()).await
+    }
+
+    /// The same, going on where an earlier attempt at the part has broken off; and where this one does, it says in
+    /// `kept` what is there. The window must be untouched in between.
+    pub async fn resume(
+        &self,
+        part: &GetPart<'_>,
+        window: &mut Window,
+        kept: &mut Kept,
+    ) -> Result<Received, Error> {
+        // Nothing is known of the window if this future is dropped.
+        let before = std::mem::take(kept);
+        let rest = before.rest(part, window.len());
+        match self.send_part(rest.as_ref().unwrap_or(part)).await {
+            Ok(response) => {
+                let asked = (part, rest.as_ref());
+                response.receive_rest(asked, window, (&before, kept)).await
+            }
+            Err(error) => {
+                *kept = before;
+                Err(error)
+            }
+        }
+    }
+
+    async fn send_part(&self, part: &GetPart<'_>) -> Result<Response, Error> {
         let version = part
             .version_to_name()
             .map(|version| [("versionId", version)]);
         let mut request = self.get_request(part)?;
         request.query = version.as_ref().map_or(&[], |query| query.as_slice());
-        let response = self.send(&request).await.map_err(|failed| failed.error)?;
-        response.receive_part(part, window).await
+        self.send(&request).await.map_err(|failed| failed.error)
     }
 
     /// The request of a part, without its version, which goes into the query.

@@ -104,6 +104,20 @@ impl Incoming {
         Ok(read)
     }
 
+    /// Passes over the next `len` bytes of the object.
+    pub(super) async fn skip(&mut self, mut len: u64) -> Result<(), Failure> {
+        let mut room = [0; 8 << 10];
+        while len > 0 {
+            let Some(next) = self.next(|| ()).await? else {
+                return Err(Failure::Broken(closed()));
+            };
+            let most = next.min(len).min(room.len() as u64) as usize;
+            let read = self.read(&mut room[..most]).map_err(Failure::Broken)?;
+            len -= read as u64;
+        }
+        Ok(())
+    }
+
     /// Waits until more may have come.
     async fn more(&mut self, mut pause: impl FnMut()) -> Result<(), Failure> {
         poll_fn(|cx| match self.connection.poll_readable(cx) {

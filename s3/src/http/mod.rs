@@ -20,6 +20,7 @@ mod incoming;
 mod list;
 mod resolver;
 mod response;
+mod resume;
 
 pub use answer::{Expected, GetPart, check_head};
 pub use client::{Client, Head, Request, SendError, Stale};
@@ -28,6 +29,7 @@ pub use error_body::ErrorBody;
 pub use fuzz::fuzz_response;
 pub(crate) use resolver::Resolver;
 pub use response::{Body, Received, Response};
+pub use resume::Kept;
 
 #[cfg(test)]
 mod tests;

@@ -13,8 +13,10 @@ use super::client::{Client, operation};
 use super::error_body::{ErrorBody, LONGEST_ERROR_BODY};
 use super::head::Head;
 use super::incoming::{Failure, Incoming};
+use super::resume::{Kept, check_rest};
 use crate::error::{Error, ErrorKind, Phase};
 use crate::object::{ObjectInfo, text};
+use crate::retry;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-amz-request-id");
 const HOST_ID: HeaderName = HeaderName::from_static("x-amz-id-2");
@@ -59,6 +61,47 @@ pub struct Body {
     pub bytes: u64,
     /// Those of them that went through staging on their way to a device.
     pub staged: u64,
+}
+
+/// Where in a window a body goes.
+#[derive(Clone, Copy)]
+struct Place {
+    /// Bytes of the window that are there already: what comes goes behind them.
+    from: u64,
+    /// Bytes at the beginning of the body that are there too.
+    skip: u64,
+    /// The end of the part in the window, or what it may be at most.
+    most: u64,
+    /// Whether it is exactly that.
+    exact: bool,
+    /// Bytes of the window.
+    have: u64,
+}
+
+impl Place {
+    /// Of a body that begins at `at`, where the first `there` bytes of the window are there.
+    fn of(at: u64, expected: Expected, there: u64, have: u64) -> Place {
+        let (body, exact) = match expected {
+            Expected::Exactly(bytes) => (bytes, true),
+            Expected::UpTo(bytes) => (bytes, false),
+            Expected::EmptyObject => (0, true),
+        };
+        Place {
+            from: there,
+            skip: there.saturating_sub(at),
+            most: at.saturating_add(body),
+            exact,
+            have,
+        }
+    }
+
+    /// What the window is to hold in the end.
+    fn expected(&self) -> Expected {
+        match self.exact {
+            true => Expected::Exactly(self.most),
+            false => Expected::UpTo(self.most),
+        }
+    }
 }
 
 impl Response {
@@ -110,20 +153,49 @@ impl Response {
         part: &GetPart<'_>,
         window: &mut Window,
     ) -> Result<Received, Error> {
+        let nothing = (&Kept::default(), &mut Kept::default());
+        self.receive_rest((part, None), window, nothing).await
+    }
+
+    /// The same; or judges it as the answer to the rest of the part, after what is there. Where the body breaks off,
+    /// `kept` tells what is there then.
+    pub(super) async fn receive_rest(
+        self,
+        (part, rest): (&GetPart<'_>, Option<&GetPart<'_>>),
+        window: &mut Window,
+        (before, kept): (&Kept, &mut Kept),
+    ) -> Result<Received, Error> {
+        let (status, headers, have) = (self.head.status, &self.head.headers, window.len());
+        let judged = match rest {
+            Some(rest) => check_rest(status, headers, (part, rest), have),
+            None => check_head(status, headers, part, have).map(|expected| (0, expected)),
+        };
         let mut received = Received {
             bytes: 0,
-            staged: false,
+            staged: before.staged,
             info: self.info(),
-            status: self.head.status.as_u16(),
+            status: status.as_u16(),
             request_id: self.request_id().map(str::to_owned),
-            first_byte: self.first_byte,
+            first_byte: before.first_byte.unwrap_or(self.first_byte),
         };
-        match check_head(self.head.status, &self.head.headers, part, window.len()) {
-            Ok(expected) => {
-                let Body { bytes, staged } = self.receive(window, expected).await?;
-                (received.bytes, received.staged) = (bytes, staged > 0);
+        match judged {
+            Ok((at, expected)) => {
+                let place = Place::of(at, expected, before.bytes(), have);
+                let info = &received.info;
+                let keep = |there: Body| {
+                    kept.keep(info, there.bytes, place.expected());
+                    kept.staged = before.staged || there.staged > 0;
+                    kept.first_byte = Some(received.first_byte);
+                };
+                let body = match expected {
+                    Expected::EmptyObject => self.end().await,
+                    _ => self.receive_at(window, place, keep).await?,
+                };
+                received.bytes = body.bytes;
+                received.staged |= body.staged > 0;
             }
             Err(ErrorKind::Status { .. } | ErrorKind::RangeNotSatisfiable { .. }) => {
+                *kept = before.clone();
                 let error = self.into_error().await;
                 // Some servers give the size of the object only in the body of the 416.
                 match error.kind() {
@@ -139,62 +211,97 @@ impl Response {
     }
 
     /// Receives the body to the beginning of the window: what is expected, or an error.
-    pub async fn receive(mut self, window: &mut Window, expected: Expected) -> Result<Body, Error> {
-        let (most, exact) = match expected {
-            Expected::EmptyObject => {
-                self.finish().await;
-                return Ok(Body::default());
+    pub async fn receive(self, window: &mut Window, expected: Expected) -> Result<Body, Error> {
+        match expected {
+            Expected::EmptyObject => Ok(self.end().await),
+            _ => {
+                let place = Place::of(0, expected, 0, window.len());
+                self.receive_at(window, place, |_| ()).await
             }
-            Expected::Exactly(bytes) => (bytes, true),
-            Expected::UpTo(bytes) => (bytes, false),
-        };
-        match self.receive_body(window, most, exact).await {
+        }
+    }
+
+    async fn end(self) -> Body {
+        self.finish().await;
+        Body::default()
+    }
+
+    /// Receives the body to a place in the window. `keep` is told what is there where that breaks off.
+    async fn receive_at(
+        mut self,
+        window: &mut Window,
+        place: Place,
+        keep: impl FnOnce(Body),
+    ) -> Result<Body, Error> {
+        match self.receive_body(window, place).await {
             Ok(received) => {
                 self.client.keep(self.body);
                 Ok(received)
             }
-            Err(failed) => Err(self.body_error(failed)),
-        }
-    }
-
-    async fn receive_body(
-        &mut self,
-        window: &mut Window,
-        most: u64,
-        exact: bool,
-    ) -> Result<Body, BodyError> {
-        let have = window.len();
-        if most > have {
-            return Err((ErrorKind::BufferTooSmall { needed: most, have }, None));
-        }
-        let mut filling = window.filling();
-        match self.fill(&mut filling, (most, have), exact).await {
-            Ok(bytes) => match filling.finish().await {
-                Ok(staged) => Ok(Body { bytes, staged }),
-                Err(error) => Err((not_written(error, bytes, have), None)),
-            },
-            Err(error) => {
-                // What was sent before may not arrive after what a next attempt brings.
-                filling.stop().await;
-                Err(error)
+            Err((failed, there)) => {
+                keep(there);
+                Err(self.body_error(failed))
             }
         }
     }
 
+    /// An error comes with what is in the window all the same.
+    async fn receive_body(
+        &mut self,
+        window: &mut Window,
+        place: Place,
+    ) -> Result<Body, (BodyError, Body)> {
+        let have = window.len();
+        if place.most > have {
+            let needed = place.most;
+            let kind = ErrorKind::BufferTooSmall { needed, have };
+            return Err(((kind, None), Body::default()));
+        }
+        let mut filling = window.filling();
+        let mut bytes = place.from;
+        match self.fill(&mut filling, &place, &mut bytes).await {
+            Ok(()) => match filling.finish().await {
+                Ok(staged) => Ok(Body { bytes, staged }),
+                Err(error) => {
+                    let kind = not_written(error, bytes, have);
+                    Err(((kind, None), Body::default()))
+                }
+            },
+            Err(error) if retry::may_pass(&error.0, Some(Phase::Body)) => {
+                // What has come is there once its copies have ended.
+                let there = match filling.finish().await {
+                    Ok(staged) => Body { bytes, staged },
+                    Err(_) => Body::default(),
+                };
+                Err((error, there))
+            }
+            Err(error) => {
+                // What was sent before may not arrive after what a next attempt brings.
+                filling.stop().await;
+                Err((error, Body::default()))
+            }
+        }
+    }
+
+    /// Receives what comes after the first `received` bytes of the part, and counts it.
     async fn fill(
         &mut self,
         filling: &mut Filling<'_>,
-        (most, have): (u64, u64),
-        exact: bool,
-    ) -> Result<u64, BodyError> {
-        let mut received = 0_u64;
+        place: &Place,
+        received: &mut u64,
+    ) -> Result<(), BodyError> {
+        let &Place {
+            most, exact, have, ..
+        } = place;
         let failed =
             |failure: Failure, received| failure.into_kind(received, exact.then_some(most));
+        let skipped = self.body.skip(place.skip).await;
+        skipped.map_err(|failure| failed(failure, *received))?;
         while let Some(len) = self
             .body
             .next(|| filling.pause())
             .await
-            .map_err(|failure| failed(failure, received))?
+            .map_err(|failure| failed(failure, *received))?
         {
             let end = received.saturating_add(len);
             if end > most {
@@ -206,20 +313,18 @@ impl Response {
                 return Err((kind, None));
             }
             let read = |room: &mut [u8]| self.body.read(room);
-            let read = filling.receive(received, len, read).await;
+            let read = filling.receive(*received, len, read).await;
             let read = read.map_err(|error| (not_written(error, end, have), None))?;
-            received += read.map_err(|error| failed(Failure::Broken(error), received))? as u64;
+            *received += read.map_err(|error| failed(Failure::Broken(error), *received))? as u64;
         }
-        if exact && received < most {
-            return Err((
-                ErrorKind::Truncated {
-                    received,
-                    expected: most,
-                },
-                None,
-            ));
+        if exact && *received < most {
+            let kind = ErrorKind::Truncated {
+                received: *received,
+                expected: most,
+            };
+            return Err((kind, None));
         }
-        Ok(received)
+        Ok(())
     }
 
     /// Receives a body of at most `most` bytes, whole, and reads it with `parse`. Only a 200 is a success.

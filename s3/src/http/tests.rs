@@ -2,6 +2,7 @@
 
 mod connections;
 mod list;
+mod resume;
 mod server;
 
 use std::future::Future;
