@@ -13,6 +13,7 @@ use s3engine_s3::credentials::Credentials;
 use s3engine_s3::endpoint::Endpoint;
 use s3engine_s3::fabric::Fabric;
 use s3engine_s3::fabric::loopback::{Loopback, LoopbackOptions};
+use s3engine_s3::network::{Network, TlsError};
 use s3engine_s3::rdma::Queued;
 use s3engine_s3::retry::{RetryBudget, RetryPolicy};
 use s3engine_s3::timeouts::Timeouts;
@@ -63,6 +64,9 @@ pub enum BuildError {
     /// The engine beside which it was to be built is a client of the host service.
     #[error("only an engine of this process has memory that another one can share")]
     Beside,
+    /// TLS cannot be spoken as asked for.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// A thread could not be started.
     #[error("starting the engine's threads: {0}")]
     Threads(#[source] io::Error),
@@ -98,6 +102,7 @@ pub struct EngineBuilder {
     rdma_part: u64,
     threads: Option<usize>,
     placement: Placement,
+    network: Network,
     beside: Option<Engine>,
 }
 
@@ -120,6 +125,7 @@ impl EngineBuilder {
             rdma_part: 256 << 20,
             threads: None,
             placement: Placement::default(),
+            network: Network::default(),
             beside: None,
         }
     }
@@ -204,6 +210,12 @@ impl EngineBuilder {
         self
     }
 
+    /// How the servers are reached: trust, proxies, where connections begin.
+    pub fn network(mut self, network: Network) -> Self {
+        self.network = network;
+        self
+    }
+
     /// Uses the memory, the fabric and the limits of an engine of this process, for another endpoint: a host has one
     /// owner of memory, and bounds what is under way as a whole. What was said to
     /// [`pool`](Self::pool), [`rdma`](Self::rdma) and [`limits`](Self::limits) is not used then.
@@ -215,6 +227,7 @@ impl EngineBuilder {
     /// Starts the engine.
     pub fn build(self) -> Result<Engine, BuildError> {
         self.check()?;
+        let upstream = Upstream::new(self.endpoint, self.credentials, self.timeouts, self.network)?;
         let threads = self.threads.unwrap_or_else(|| {
             thread::available_parallelism()
                 .map_or(1, usize::from)
@@ -238,11 +251,11 @@ impl EngineBuilder {
         let (workers, posts) = Workers::new(threads, &nodes);
         let share = in_flight.share(NonZeroU32::MIN, Limits::NONE);
         if self.adaptive {
-            in_flight.adapt(&self.endpoint.to_string());
+            in_flight.adapt(&upstream.endpoint().to_string());
         }
         let core = Core {
             process: Process::current(),
-            upstream: Upstream::new(self.endpoint, self.credentials, self.timeouts),
+            upstream,
             retry: self.retry,
             retry_budget: RetryBudget::new(self.retry.budget),
             fabric,

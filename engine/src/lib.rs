@@ -55,11 +55,12 @@ pub use s3engine_pool::{
 };
 pub use s3engine_pool::{cuda, topology};
 pub use s3engine_s3::credentials::{Credentials, CredentialsError};
-pub use s3engine_s3::endpoint::{AddressingStyle, Endpoint, EndpointError};
+pub use s3engine_s3::endpoint::{AddressingStyle, Endpoint, EndpointError, Origin};
 pub use s3engine_s3::error::{Error, ErrorKind, Phase};
 pub use s3engine_s3::fabric::Fabric;
 pub use s3engine_s3::fabric::loopback::LoopbackOptions;
 pub use s3engine_s3::list::{ListPage, ListQuery, ListedObject};
+pub use s3engine_s3::network::{Network, Proxies, ProxyError, Source, TlsError, TlsOptions};
 pub use s3engine_s3::object::{ETag, ObjectInfo};
 pub use s3engine_s3::retry::RetryPolicy;
 pub use s3engine_s3::timeouts::Timeouts;

@@ -283,6 +283,7 @@ impl Texts {
         let [first, second, third] = match error.kind().clone() {
             ErrorKind::Config(text)
             | ErrorKind::Connect(text)
+            | ErrorKind::Tls(text)
             | ErrorKind::Reset(text)
             | ErrorKind::Protocol(text)
             | ErrorKind::Cuda(text)
@@ -414,6 +415,7 @@ fn code_of(kind: &ErrorKind) -> u16 {
     let name = match kind {
         ErrorKind::Config(_) => "config",
         ErrorKind::Connect(_) => "connect",
+        ErrorKind::Tls(_) => "tls",
         ErrorKind::Timeout { .. } => "timeout",
         ErrorKind::Reset(_) => "reset",
         ErrorKind::Truncated { .. } => "truncated",
@@ -441,6 +443,7 @@ fn kind(cqe: &Cqe, detail: &Detail, reason: Reason) -> ErrorKind {
     let (a, b) = (detail.error_a, detail.error_b);
     match error_name(cqe.error).unwrap_or_default() {
         "connect" => ErrorKind::Connect(first()),
+        "tls" => ErrorKind::Tls(first()),
         "timeout" => ErrorKind::Timeout {
             phase: phase(detail.phase).unwrap_or(Phase::FirstByte),
             after: Duration::from_nanos(a),
@@ -486,12 +489,13 @@ fn reason(code: u8) -> Option<Reason> {
 }
 
 /// Phases by their code less one.
-const PHASES: [Phase; 5] = [
+const PHASES: [Phase; 6] = [
     Phase::Resolve,
     Phase::Connect,
     Phase::Send,
     Phase::FirstByte,
     Phase::Body,
+    Phase::Tls,
 ];
 
 fn phase(code: u8) -> Option<Phase> {

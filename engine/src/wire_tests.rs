@@ -100,6 +100,7 @@ fn error_kind() -> impl Strategy<Value = ErrorKind> {
     prop_oneof![
         text().prop_map(ErrorKind::Config),
         text().prop_map(ErrorKind::Connect),
+        text().prop_map(ErrorKind::Tls),
         text().prop_map(ErrorKind::Reset),
         text().prop_map(ErrorKind::Protocol),
         text().prop_map(ErrorKind::Cuda),

@@ -1,10 +1,16 @@
-//! Where requests go: the endpoint's URL, its addressing style, and the exact target of a request.
+//! Where requests go: the endpoint's servers, its addressing style, and the exact target of a request.
+
+mod origin;
+mod url;
 
 use std::fmt;
-use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use url::{Host, Url};
+
+pub use self::origin::Origin;
+use self::url::invalid;
+pub(crate) use self::url::without_user;
 
 /// What S3 leaves as it is in a query; everything else is `%XX`.
 const QUERY: &AsciiSet = &NON_ALPHANUMERIC
@@ -15,20 +21,25 @@ const QUERY: &AsciiSet = &NON_ALPHANUMERIC
 /// The same in a path, whose slashes separate.
 const PATH: &AsciiSet = &QUERY.remove(b'/');
 
+/// The longest name of a region.
+const LONGEST_REGION: usize = 64;
+
 /// How a request names its bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddressingStyle {
     /// `http://host/bucket/key`
     Path,
-    /// `http://bucket.host/key`
+    /// `http://bucket.host/key`, except where TLS certificates do not cover the bucket's name: with a dot in it.
     VirtualHost,
 }
 
-/// An S3 endpoint.
+/// An S3 endpoint: one server, or several that serve the same buckets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    host: Host<String>,
-    port: u16,
+    /// One or more.
+    origins: Vec<Arc<Origin>>,
+    /// What stands before the bucket in every path: nothing, or `/name`.
+    base: String,
     region: String,
     style: AddressingStyle,
 }
@@ -37,19 +48,13 @@ pub struct Endpoint {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EndpointError {
     /// The URL does not begin with a scheme.
-    #[error("endpoint {text:?} has no scheme; write http://{text}")]
+    #[error("endpoint {text:?} has no scheme; write http://{text} or https://{text}")]
     MissingScheme {
         /// The URL as given.
         text: String,
     },
-    /// The scheme is `https`.
-    #[error("endpoint {text:?}: TLS endpoints are not supported by this version; use http://")]
-    Tls {
-        /// The URL as given.
-        text: String,
-    },
     /// The URL is malformed, or holds a part that an endpoint does not have.
-    #[error("endpoint {text:?} {problem}; write http://host:port")]
+    #[error("endpoint {text:?} {problem}; write http://host:port or https://host:port")]
     Invalid {
         /// The URL as given; without its user and password.
         text: String,
@@ -82,34 +87,38 @@ pub struct Target {
 }
 
 impl Endpoint {
-    /// Reads `http://host:port`, in region `us-east-1`.
+    /// Reads `http://host:port` or `https://host:port`, with a path before the buckets or without, or several of
+    /// them with commas in between: servers of the same buckets, which take turns.
     ///
-    /// Buckets are named in the path, except on hosts of amazonaws.com.
+    /// Buckets are named in the path, except on hosts of amazonaws.com. The region is the one that such a host names,
+    /// otherwise `us-east-1`.
     pub fn parse(text: &str) -> Result<Endpoint, EndpointError> {
-        let url = parse_url(text)?;
-        let Some(host) = url.host().map(|host| host.to_owned()) else {
-            return Err(invalid(text, "has no host"));
+        let (origins, base) = url::parse(text)?;
+        let style = if origins.iter().all(Origin::is_aws) {
+            AddressingStyle::VirtualHost
+        } else {
+            AddressingStyle::Path
         };
-        let style = match &host {
-            Host::Domain(name) if is_aws(name) => AddressingStyle::VirtualHost,
-            _ => AddressingStyle::Path,
-        };
+        let region = origins.first().and_then(Origin::aws_region);
+        let region = region.unwrap_or("us-east-1").to_owned();
         Ok(Endpoint {
-            host,
-            port: url.port_or_known_default().unwrap_or(80),
-            region: "us-east-1".to_owned(),
+            origins: origins.into_iter().map(Arc::new).collect(),
+            base,
+            region,
             style,
         })
     }
 
+    /// That of AWS for a region.
+    pub fn of_aws(region: &str) -> Result<Endpoint, EndpointError> {
+        check_region(region)?;
+        let suffix = if region.starts_with("cn-") { ".cn" } else { "" };
+        Endpoint::parse(&format!("https://s3.{region}.amazonaws.com{suffix}"))
+    }
+
     /// The same endpoint in another region.
     pub fn with_region(self, region: &str) -> Result<Endpoint, EndpointError> {
-        let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
-        if region.is_empty() || !region.bytes().all(plain) {
-            return Err(EndpointError::Region {
-                region: region.to_owned(),
-            });
-        }
+        check_region(region)?;
         Ok(Endpoint {
             region: region.to_owned(),
             ..self
@@ -118,9 +127,10 @@ impl Endpoint {
 
     /// The same endpoint, naming buckets in another way.
     pub fn with_style(self, style: AddressingStyle) -> Result<Endpoint, EndpointError> {
-        if style == AddressingStyle::VirtualHost && !matches!(self.host, Host::Domain(_)) {
+        let address = self.origins.iter().find(|origin| origin.ip().is_some());
+        if let (AddressingStyle::VirtualHost, Some(address)) = (style, address) {
             return Err(invalid(
-                &self.to_string(),
+                &address.to_string(),
                 "is an address, which cannot carry the bucket's name",
             ));
         }
@@ -137,51 +147,56 @@ impl Endpoint {
         self.style
     }
 
-    /// The address, where the endpoint's host is one.
-    pub fn ip(&self) -> Option<IpAddr> {
-        match &self.host {
-            Host::Domain(_) => None,
-            Host::Ipv4(ip) => Some(IpAddr::V4(*ip)),
-            Host::Ipv6(ip) => Some(IpAddr::V6(*ip)),
-        }
+    /// Its servers: one or more.
+    pub fn origins(&self) -> &[Arc<Origin>] {
+        &self.origins
     }
 
-    /// The name to resolve for connections: the same for every bucket, so that they share them.
-    pub fn host(&self) -> String {
-        match &self.host {
-            Host::Ipv6(ip) => Ipv6Addr::to_string(ip),
-            other => other.to_string(),
-        }
+    /// Its first server.
+    pub fn origin(&self) -> &Arc<Origin> {
+        &self.origins[0]
     }
 
-    /// The port.
-    pub fn port(&self) -> u16 {
-        self.port
+    /// Whether TLS is spoken there.
+    pub fn is_secure(&self) -> bool {
+        self.origin().is_secure()
     }
 
-    /// The target of a request on a key, or on the bucket where `key` is empty.
+    /// Whether the bucket stands in the host's name.
+    pub(crate) fn names_in_host(&self, bucket: &str) -> bool {
+        let covered = !(self.is_secure() && bucket.contains('.'));
+        self.style == AddressingStyle::VirtualHost && covered
+    }
+
+    /// The target of a request on a key, or on the bucket where `key` is empty, at its first server.
     pub fn target(
         &self,
         bucket: &str,
         key: &str,
         query: &[(&str, &str)],
     ) -> Result<Target, EndpointError> {
+        self.target_at(self.origin(), bucket, key, query)
+    }
+
+    /// The same at another one.
+    pub fn target_at(
+        &self,
+        origin: &Origin,
+        bucket: &str,
+        key: &str,
+        query: &[(&str, &str)],
+    ) -> Result<Target, EndpointError> {
         check_bucket(bucket)?;
-        let authority = Authority {
-            host: &self.host,
-            port: self.port,
-        };
-        let mut path_and_query = String::with_capacity(bucket.len() + key.len() + 16);
-        let host_header = match self.style {
-            AddressingStyle::Path => {
-                path_and_query.push('/');
-                path_and_query.extend(utf8_percent_encode(bucket, QUERY));
-                authority.to_string()
-            }
-            AddressingStyle::VirtualHost => {
-                check_host_label(bucket)?;
-                format!("{bucket}.{authority}")
-            }
+        let mut path_and_query =
+            String::with_capacity(self.base.len() + bucket.len() + key.len() + 16);
+        path_and_query.push_str(&self.base);
+        let host_header = if self.names_in_host(bucket) {
+            check_host_label(bucket)?;
+            format!("{bucket}.{}", origin.authority())
+        } else {
+            path_and_query.push('/');
+            path_and_query.extend(utf8_percent_encode(bucket, QUERY));
+            origin.authority()
         };
         if !key.is_empty() || path_and_query.is_empty() {
             path_and_query.push('/');
@@ -202,92 +217,23 @@ impl Endpoint {
 
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let authority = Authority {
-            host: &self.host,
-            port: self.port,
-        };
-        write!(f, "http://{authority}")
-    }
-}
-
-/// Host and port as URLs and `Host` headers write them: without the default port.
-struct Authority<'a> {
-    host: &'a Host<String>,
-    port: u16,
-}
-
-impl fmt::Display for Authority<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.port {
-            80 => write!(f, "{}", self.host),
-            port => write!(f, "{}:{port}", self.host),
+        for (index, origin) in self.origins.iter().enumerate() {
+            let separator = if index > 0 { "," } else { "" };
+            write!(f, "{separator}{origin}{}", self.base)?;
         }
+        Ok(())
     }
 }
 
-fn parse_url(text: &str) -> Result<Url, EndpointError> {
-    // The URL parser would drop these silently.
-    if text.chars().any(|c| c.is_whitespace() || c.is_control()) {
-        return Err(invalid(text, "holds a space or a control character"));
+/// Checks that a text, perhaps a server's, can be part of a signature and of a host's name.
+pub(crate) fn check_region(region: &str) -> Result<(), EndpointError> {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
+    if !region.is_empty() && region.len() <= LONGEST_REGION && region.bytes().all(plain) {
+        return Ok(());
     }
-    let Some((scheme, rest)) = text.split_once("://") else {
-        return Err(EndpointError::MissingScheme {
-            text: without_user(text),
-        });
-    };
-    if scheme.eq_ignore_ascii_case("https") {
-        return Err(EndpointError::Tls {
-            text: without_user(text),
-        });
-    }
-    if !scheme.eq_ignore_ascii_case("http") {
-        return Err(invalid(text, "has a scheme other than http"));
-    }
-    // The URL parser reads `http:///host` as `http://host`, and `\` as `/`.
-    if rest.is_empty() || rest.starts_with(['/', ':']) {
-        return Err(invalid(text, "has no host"));
-    }
-    if rest.contains('\\') {
-        return Err(invalid(text, "holds a backslash"));
-    }
-    let url = Url::parse(text).map_err(|e| invalid(text, &format!("is not a URL: {e}")))?;
-    let extra = if rest.contains('@') {
-        "holds a user or password"
-    } else if url.query().is_some() {
-        "holds a query"
-    } else if url.fragment().is_some() {
-        "holds a fragment"
-    } else if !url.path().bytes().all(|b| b == b'/') {
-        "holds a path"
-    } else if url.port() == Some(0) {
-        "has port 0"
-    } else {
-        return Ok(url);
-    };
-    Err(invalid(text, extra))
-}
-
-fn invalid(text: &str, problem: &str) -> EndpointError {
-    EndpointError::Invalid {
-        text: without_user(text),
-        problem: problem.to_owned(),
-    }
-}
-
-/// The URL as it may be shown: what stands before an `@` may be a password.
-fn without_user(text: &str) -> String {
-    match text.rsplit_once('@') {
-        Some((before, after)) => {
-            let scheme = before.split_once("://").map_or("", |(scheme, _)| scheme);
-            let separator = if scheme.is_empty() { "" } else { "://" };
-            format!("{scheme}{separator}***@{after}")
-        }
-        None => text.to_owned(),
-    }
-}
-
-fn is_aws(host: &str) -> bool {
-    host.ends_with(".amazonaws.com") || host.ends_with(".amazonaws.com.cn")
+    Err(EndpointError::Region {
+        region: region.chars().take(LONGEST_REGION).collect(),
+    })
 }
 
 /// Checks that a name can stand in a path as a bucket, and means nothing else there.
@@ -327,155 +273,4 @@ fn check_host_label(bucket: &str) -> Result<(), EndpointError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use percent_encoding::percent_decode_str;
-    use proptest::prelude::*;
-
-    fn endpoint(text: &str) -> Endpoint {
-        Endpoint::parse(text).unwrap()
-    }
-
-    fn path(key: &str) -> String {
-        endpoint("http://h:9000")
-            .target("b", key, &[])
-            .unwrap()
-            .path_and_query
-    }
-
-    #[test]
-    fn slashes_case_and_default_port_are_normalised() {
-        for text in [
-            "http://Host.Example:80",
-            "HTTP://host.example/",
-            "http://host.example//",
-        ] {
-            assert_eq!(endpoint(text).to_string(), "http://host.example", "{text}");
-        }
-        let v6 = endpoint("http://[::1]:9000/");
-        assert_eq!(
-            (v6.to_string().as_str(), v6.host().as_str(), v6.port()),
-            ("http://[::1]:9000", "::1", 9000)
-        );
-        assert_eq!(v6.target("b", "k", &[]).unwrap().host_header, "[::1]:9000");
-    }
-
-    #[test]
-    fn what_is_no_endpoint_is_refused_with_the_fix() {
-        let error = |text: &str| Endpoint::parse(text).unwrap_err().to_string();
-        assert!(error("10.0.0.5:9000").contains("write http://10.0.0.5:9000"));
-        assert!(error("localhost:9000").contains("write http://localhost:9000"));
-        assert!(error("https://host").contains("TLS endpoints are not supported"));
-        for (text, part) in [
-            ("http://", "host"),
-            ("http:///host", "host"),
-            ("http://:9000", "host"),
-            ("http://h/path", "path"),
-            ("http://h/?q", "query"),
-            ("http://h/#f", "fragment"),
-            ("ftp://h", "scheme"),
-            ("http://h:99999", "port"),
-            ("http://a b", "space"),
-            ("http://h\n", "control"),
-            ("http://h\\x", "backslash"),
-            ("http://h:0", "port 0"),
-            ("", "scheme"),
-            ("http://[::1", "URL"),
-        ] {
-            assert!(error(text).contains(part), "{text:?}: {}", error(text));
-        }
-        let shown = error("http://user:hidden@h");
-        assert!(
-            shown.contains("password") && !shown.contains("hidden"),
-            "{shown}"
-        );
-        assert!(!error("user:hidden@h").contains("hidden"));
-    }
-
-    #[test]
-    fn odd_keys_are_encoded_once_and_nothing_is_normalised() {
-        for (key, expected) in [
-            ("a/b.tar", "/b/a/b.tar"),
-            ("/lead", "/b//lead"),
-            ("a//b", "/b/a//b"),
-            ("a/./../b", "/b/a/./../b"),
-            ("%2B", "/b/%252B"),
-            ("a+b c", "/b/a%2Bb%20c"),
-            ("é😀", "/b/%C3%A9%F0%9F%98%80"),
-            ("a?b#c&d=e", "/b/a%3Fb%23c%26d%3De"),
-            ("~-._*'()", "/b/~-._%2A%27%28%29"),
-            ("line\nend", "/b/line%0Aend"),
-            ("", "/b"),
-        ] {
-            assert_eq!(path(key), expected, "{key:?}");
-        }
-    }
-
-    #[test]
-    fn queries_are_encoded_with_slashes() {
-        let query = [("list-type", "2"), ("prefix", "a/b +"), ("delimiter", "")];
-        let target = endpoint("http://h").target("b", "", &query).unwrap();
-        assert_eq!(
-            target.path_and_query,
-            "/b?list-type=2&prefix=a%2Fb%20%2B&delimiter="
-        );
-    }
-
-    #[test]
-    fn virtual_host_is_used_on_aws_and_where_asked_for() {
-        let aws = endpoint("http://s3.eu-west-1.amazonaws.com");
-        let target = aws.target("train", "k", &[]).unwrap();
-        assert_eq!(target.host_header, "train.s3.eu-west-1.amazonaws.com");
-        assert_eq!(target.path_and_query, "/k");
-        assert_eq!(aws.target("train", "", &[]).unwrap().path_and_query, "/");
-        for bucket in ["Up", "a_b", "evil.com#", ".a", "a..b"] {
-            assert!(aws.target(bucket, "k", &[]).is_err(), "{bucket}");
-        }
-        assert_eq!(endpoint("http://minio:9000").style(), AddressingStyle::Path);
-        let asked = endpoint("http://minio:9000")
-            .with_style(AddressingStyle::VirtualHost)
-            .unwrap();
-        assert_eq!(
-            asked.target("b", "k", &[]).unwrap().host_header,
-            "b.minio:9000"
-        );
-        assert!(
-            endpoint("http://10.0.0.1")
-                .with_style(AddressingStyle::VirtualHost)
-                .is_err()
-        );
-    }
-
-    #[test]
-    fn names_that_are_no_bucket_or_region_are_refused() {
-        for bucket in ["", "a/b", "a\nb", "a b", ".", "..", &"x".repeat(256)] {
-            assert!(check_bucket(bucket).is_err(), "{bucket:?}");
-        }
-        assert!(check_bucket("My_old.Bucket").is_ok());
-        assert!(endpoint("http://h").with_region("a/b").is_err());
-        assert_eq!(
-            endpoint("http://h")
-                .with_region("eu-west-1")
-                .unwrap()
-                .region(),
-            "eu-west-1"
-        );
-    }
-
-    proptest! {
-        #[test]
-        fn every_key_decodes_back_to_itself_and_parses_as_a_target(key in ".{1,80}") {
-            let encoded = path(&key);
-            let decoded = percent_decode_str(encoded.strip_prefix("/b/").unwrap()).decode_utf8().unwrap();
-            prop_assert_eq!(&decoded, &key);
-            prop_assert!(encoded.parse::<http::uri::PathAndQuery>().is_ok());
-        }
-
-        #[test]
-        fn any_url_is_parsed_or_refused_and_what_is_parsed_prints_as_itself(text in "(http://)?[a-z0-9.:@/\\[\\]?#%-]{0,24}") {
-            if let Ok(parsed) = Endpoint::parse(&text) {
-                prop_assert_eq!(Endpoint::parse(&parsed.to_string()).unwrap(), parsed);
-            }
-        }
-    }
-}
+mod tests;

@@ -52,7 +52,7 @@ const REASONS: [&str; 24] = [
 ];
 
 /// Names of error kinds from code 1 on.
-const ERRORS: [&str; 18] = [
+const ERRORS: [&str; 19] = [
     "invalid-request",
     "config",
     "connect",
@@ -71,6 +71,7 @@ const ERRORS: [&str; 18] = [
     "service",
     "denied",
     "cuda",
+    "tls",
 ];
 
 /// The error code of a request that is wrong in itself: a range, a reference.

@@ -14,6 +14,8 @@ pub enum Phase {
     Resolve,
     /// Opening a connection.
     Connect,
+    /// Agreeing on TLS.
+    Tls,
     /// Handing the request to the connection.
     Send,
     /// Waiting for the head of the answer.
@@ -27,6 +29,7 @@ impl fmt::Display for Phase {
         f.pad(match self {
             Phase::Resolve => "resolve",
             Phase::Connect => "connect",
+            Phase::Tls => "tls",
             Phase::Send => "send",
             Phase::FirstByte => "first-byte",
             Phase::Body => "body",
@@ -42,6 +45,8 @@ pub enum ErrorKind {
     Config(String),
     /// No connection to the endpoint.
     Connect(String),
+    /// The server and this client do not agree on TLS, or on who they are: another attempt would end alike.
+    Tls(String),
     /// A phase took longer than allowed.
     Timeout {
         /// The phase.
@@ -123,10 +128,12 @@ impl fmt::Display for ErrorKind {
         match self {
             ErrorKind::Config(text) => write!(f, "{}", Printable(text)),
             ErrorKind::Connect(text) => write!(f, "cannot connect: {}", Printable(text)),
+            ErrorKind::Tls(text) => write!(f, "no TLS: {}", Printable(text)),
             ErrorKind::Timeout { phase, after } => {
                 let what = match phase {
                     Phase::Resolve => "host name not resolved within",
                     Phase::Connect => "not connected within",
+                    Phase::Tls => "no TLS session within",
                     Phase::Send => "request not sent within",
                     Phase::FirstByte => "no answer within",
                     Phase::Body => "body stalled for",

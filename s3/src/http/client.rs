@@ -6,14 +6,15 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use http::header::{ACCEPT_ENCODING, IF_MATCH, RANGE, USER_AGENT};
+use http::header::{ACCEPT_ENCODING, IF_MATCH, PROXY_AUTHORIZATION, RANGE, USER_AGENT};
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use s3engine_pool::Window;
 use tokio::time::timeout;
 
 use super::answer::GetPart;
-use super::connection::{ConnectError, Connection, ExchangeError, IdleConnections};
+use super::connection::{Connection, ExchangeError, IdleConnections};
+use super::dial::{self, ConnectError, Place};
 use super::framing::Framing;
 use super::head;
 use super::incoming::Incoming;
@@ -22,8 +23,10 @@ use super::resume::Kept;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind, Phase};
 use crate::object::ObjectInfo;
+use crate::proxy::Proxy;
 use crate::signing::{Payload, sign_request};
 use crate::timeouts::Timeouts;
+use crate::tls;
 use crate::upstream::Upstream;
 
 /// An S3 client of one thread; clones share its connections.
@@ -116,9 +119,10 @@ impl Client {
     /// It is not tried again, except at once on a fresh connection: where an idle connection died
     /// before it took a byte of the request, and where `request.stale` allows it.
     pub async fn send(&self, request: &Request<'_>) -> Result<Response, SendError> {
-        let message = self.message(request)?;
-        let Some(connection) = self.0.idle.take() else {
-            return self.send_fresh(request, &message).await;
+        let places = self.0.upstream.places(request.bucket);
+        let message = self.message(request, &places[0], None)?;
+        let Some(connection) = self.0.idle.take(&places[0]) else {
+            return self.send_fresh(request, &places, message).await;
         };
         match self.exchange(connection, request, &message).await {
             Ok(response) => Ok(response),
@@ -128,7 +132,7 @@ impl Client {
                 if !may_send_again {
                     return Err(dead.failed);
                 }
-                self.send_fresh(request, &message).await
+                self.send_fresh(request, &places, message).await
             }
             Err(failed) => Err(failed.failed),
         }
@@ -246,12 +250,19 @@ impl Client {
     }
 
     /// The request as it is sent: named, signed, and with the headers that are not signed.
-    fn message(&self, request: &Request<'_>) -> Result<Vec<u8>, SendError> {
+    ///
+    /// A proxy that passes it on is told the whole URL.
+    fn message(
+        &self,
+        request: &Request<'_>,
+        place: &Place,
+        proxy: Option<&Proxy>,
+    ) -> Result<Vec<u8>, SendError> {
         let config = |text: String| self.unsent(request, ErrorKind::Config(text));
         let upstream = &*self.0.upstream;
         let target = upstream
             .endpoint()
-            .target(request.bucket, request.key, request.query)
+            .target_at(&place.origin, request.bucket, request.key, request.query)
             .map_err(|error| config(error.to_string()))?;
         let mut headers = request.headers.clone();
         sign_request(
@@ -274,17 +285,30 @@ impl Client {
             .path_and_query
             .try_into()
             .map_err(|error| config(format!("the key cannot be sent: {error}")))?;
-        Ok(head::request(&request.method, &path, &headers))
+        let Some(proxy) = proxy else {
+            return Ok(head::request(&request.method, path.as_str(), &headers));
+        };
+        if let Some(value) = &proxy.authorization {
+            headers.insert(PROXY_AUTHORIZATION, value.clone());
+        }
+        let url = format!("http://{}{path}", target.host_header);
+        Ok(head::request(&request.method, &url, &headers))
     }
 
+    /// Sends a request over a connection of its own. The message is for the first place, without a proxy.
     async fn send_fresh(
         &self,
         request: &Request<'_>,
-        message: &[u8],
+        places: &[Place],
+        mut message: Vec<u8>,
     ) -> Result<Response, SendError> {
-        let opened = Connection::open(&self.0.upstream).await;
+        let opened = dial::open(&self.0.upstream, places).await;
         let connection = opened.map_err(|error| self.unconnected(request, error))?;
-        let answer = self.exchange(connection, request, message).await;
+        let proxy = connection.proxy.as_deref();
+        if proxy.is_some() || connection.place != places[0] {
+            message = self.message(request, &connection.place, proxy)?;
+        }
+        let answer = self.exchange(connection, request, &message).await;
         answer.map_err(|unanswered| unanswered.failed)
     }
 
@@ -335,6 +359,11 @@ impl Client {
                 return self.unanswered(connection, request, kind, true);
             }
         };
+        // Servers that want a certificate of the client say so only when the client has ended its handshake.
+        if let Some(text) = tls::explain(&source, &connection.place.origin.host()) {
+            let kind = ErrorKind::Tls(text);
+            return self.unanswered(connection, request, kind, reached);
+        }
         let kind = ErrorKind::Reset(format!("{source} before an answer"));
         let mut unanswered = self.unanswered(connection, request, kind, reached);
         unanswered.was_stale = connection.reused && silent && is_closed_by_peer(&source);

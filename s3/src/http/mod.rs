@@ -12,21 +12,27 @@
 mod answer;
 mod client;
 mod connection;
+mod dial;
 mod error_body;
 mod framing;
 mod fuzz;
 mod head;
+mod health;
 mod incoming;
 mod list;
+mod race;
 mod resolver;
 mod response;
 mod resume;
+mod stream;
 
 pub use answer::{Expected, GetPart, check_head};
 pub use client::{Client, Head, Request, SendError, Stale};
+pub(crate) use dial::Place;
 pub use error_body::ErrorBody;
 #[doc(hidden)]
 pub use fuzz::fuzz_response;
+pub(crate) use health::Health;
 pub(crate) use resolver::Resolver;
 pub use response::{Body, Received, Response};
 pub use resume::Kept;

@@ -4,6 +4,7 @@ mod connections;
 mod list;
 mod resume;
 mod server;
+mod tls;
 
 use std::future::Future;
 use std::time::Duration;

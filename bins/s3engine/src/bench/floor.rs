@@ -264,8 +264,13 @@ fn request(
 
 fn connect(engine: &Engine) -> Result<TcpStream, Failure> {
     let endpoint = engine.endpoint();
+    if endpoint.is_secure() {
+        let text = "floor: it reads bare sockets, which a https:// endpoint does not allow";
+        return Err(Failure::Usage(text.to_owned()));
+    }
+    let server = endpoint.origin();
     let open = || -> io::Result<TcpStream> {
-        let mut addresses = (endpoint.host(), endpoint.port()).to_socket_addrs()?;
+        let mut addresses = (server.host(), server.port()).to_socket_addrs()?;
         let address = addresses.next().ok_or(io::ErrorKind::AddrNotAvailable)?;
         let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
         stream.set_nodelay(true)?;

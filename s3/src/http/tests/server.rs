@@ -9,6 +9,7 @@ use std::time::Duration;
 use crate::credentials::Credentials;
 use crate::endpoint::Endpoint;
 use crate::http::Client;
+use crate::network::Network;
 use crate::timeouts::Timeouts;
 use crate::upstream::Upstream;
 
@@ -61,7 +62,9 @@ impl Server {
             ..Timeouts::default()
         };
         let credentials = Credentials::new("id", "hidden", None).unwrap();
-        Client::new(Upstream::new(self.endpoint.clone(), credentials, timeouts))
+        let network = Network::default();
+        let upstream = Upstream::new(self.endpoint.clone(), credentials, timeouts, network);
+        Client::new(upstream.unwrap())
     }
 
     pub fn next(&self) -> Option<String> {

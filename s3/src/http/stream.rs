@@ -1,0 +1,234 @@
+//! The bytes of a connection, enciphered or not: both are read without waiting, and waited for.
+
+use std::io::{self, Read, Write};
+use std::task::{Context, Poll};
+
+use bytes::BytesMut;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
+use rustls::ClientConnection;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+
+/// Bytes that are read at once from a socket that enciphers: four records of the largest size.
+const WIRE: usize = 64 << 10;
+
+/// A socket, or TLS over one.
+pub(super) enum Stream {
+    Plain(TcpStream),
+    Tls(Box<Secure>),
+}
+
+/// A request that did not go out whole.
+pub(super) struct Unsent {
+    pub(super) error: io::Error,
+    /// Bytes that are on their way.
+    pub(super) sent: usize,
+}
+
+impl Stream {
+    /// TLS over a socket, once its handshake is over.
+    pub(super) fn tls(socket: TcpStream, mut session: ClientConnection) -> Stream {
+        // Requests are short; what bounds them is that they are.
+        session.set_buffer_limit(None);
+        Stream::Tls(Box::new(Secure {
+            socket,
+            session,
+            wire: Wire::default(),
+            drained: false,
+        }))
+    }
+
+    /// Sends all bytes.
+    pub(super) async fn send(&mut self, bytes: &[u8]) -> Result<(), Unsent> {
+        let mut sent = 0;
+        let result = match self {
+            Stream::Plain(socket) => loop {
+                match socket.write(&bytes[sent..]).await {
+                    Ok(n) if sent + n == bytes.len() => break Ok(()),
+                    Ok(n) => sent += n,
+                    Err(error) => break Err(error),
+                }
+            },
+            Stream::Tls(secure) => secure.send(bytes, &mut sent).await,
+        };
+        result.map_err(|error| Unsent { error, sent })
+    }
+
+    /// Reads what is there now. Nothing at all: the server has closed.
+    pub(super) fn try_read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Stream::Plain(socket) => socket.try_read(room),
+            Stream::Tls(secure) => secure.try_read(room),
+        }
+    }
+
+    /// Adds what is there now, up to `most` bytes.
+    pub(super) fn try_read_more(&mut self, input: &mut BytesMut, most: usize) -> io::Result<usize> {
+        match self {
+            Stream::Plain(socket) => {
+                input.reserve(most);
+                socket.try_read_buf(input)
+            }
+            Stream::Tls(secure) => {
+                let have = input.len();
+                input.resize(have + most, 0);
+                let read = secure.try_read(&mut input[have..]);
+                input.truncate(have + *read.as_ref().unwrap_or(&0));
+                read
+            }
+        }
+    }
+
+    /// Ready once more may have come.
+    pub(super) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Stream::Plain(socket) => socket.poll_read_ready(cx),
+            // What is deciphered already wakes nobody.
+            Stream::Tls(secure) if !secure.drained => Poll::Ready(Ok(())),
+            Stream::Tls(secure) => secure.socket.poll_read_ready(cx),
+        }
+    }
+
+    /// Whether the server has neither closed nor said anything that nobody asked for.
+    pub(super) fn is_quiet(&mut self) -> bool {
+        match self {
+            Stream::Plain(socket) => {
+                let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+                recv(&*socket, &mut [0; 1], flags).is_err_and(|error| error == Errno::AGAIN)
+            }
+            Stream::Tls(secure) => secure.is_quiet(),
+        }
+    }
+}
+
+/// TLS over a socket.
+pub(super) struct Secure {
+    socket: TcpStream,
+    session: ClientConnection,
+    wire: Wire,
+    /// All that had come was read when somebody last looked.
+    drained: bool,
+}
+
+impl Secure {
+    async fn send(&mut self, bytes: &[u8], sent: &mut usize) -> io::Result<()> {
+        self.session.writer().write_all(bytes)?;
+        while self.session.wants_write() {
+            match self.session.write_tls(&mut Now(&self.socket)) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(n) => *sent += n,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.socket.writable().await?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn try_read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        self.drained = false;
+        loop {
+            match self.session.reader().read(room) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Err(cut()),
+                read => return read,
+            }
+            if self.wire.is_empty()
+                && let Err(error) = self.wire.fill(|bytes| self.socket.try_read(bytes))
+            {
+                self.drained = error.kind() == io::ErrorKind::WouldBlock;
+                return Err(error);
+            }
+            self.decipher()?;
+        }
+    }
+
+    /// Hands a piece of what has come to the session.
+    fn decipher(&mut self) -> io::Result<()> {
+        self.session.read_tls(&mut self.wire)?;
+        let processed = self.session.process_new_packets();
+        // An answer to the server's housekeeping, or why it is refused; what does not go now goes with the next request.
+        while self.session.wants_write() && self.session.write_tls(&mut Now(&self.socket)).is_ok() {
+        }
+        match processed {
+            Ok(_) => Ok(()),
+            Err(error) => Err(io::Error::new(io::ErrorKind::InvalidData, error)),
+        }
+    }
+
+    /// What comes while nobody asks is housekeeping, such as tickets for later sessions, or the end.
+    fn is_quiet(&mut self) -> bool {
+        loop {
+            match self.session.reader().read(&mut [0; 1]) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                _ => return false,
+            }
+            if self.wire.is_empty() {
+                // The runtime may not have looked at the socket since.
+                let socket = &self.socket;
+                let now = |bytes: &mut [u8]| Ok(recv(socket, bytes, RecvFlags::DONTWAIT)?.0);
+                match self.wire.fill(now) {
+                    Ok(0) => return false,
+                    Ok(_) => {}
+                    Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
+                }
+            }
+            if self.decipher().is_err() {
+                return false;
+            }
+        }
+    }
+}
+
+/// Enciphered bytes that have come.
+#[derive(Default)]
+struct Wire {
+    bytes: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+impl Wire {
+    fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+
+    /// Reads into the empty buffer.
+    fn fill(&mut self, read: impl FnOnce(&mut [u8]) -> io::Result<usize>) -> io::Result<usize> {
+        self.bytes.resize(WIRE, 0);
+        let read = read(&mut self.bytes)?;
+        (self.start, self.end) = (0, read);
+        Ok(read)
+    }
+}
+
+impl Read for Wire {
+    /// Nothing: the server has closed.
+    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        let len = room.len().min(self.end - self.start);
+        room[..len].copy_from_slice(&self.bytes[self.start..self.start + len]);
+        self.start += len;
+        Ok(len)
+    }
+}
+
+/// A socket that takes what it can now.
+struct Now<'a>(&'a TcpStream);
+
+impl Write for Now<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.try_write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// An end that nobody has signed: anybody on the way could have cut the answer there.
+fn cut() -> io::Error {
+    let text = "the connection ended without the end of its TLS session (close_notify)";
+    io::Error::new(io::ErrorKind::UnexpectedEof, text)
+}
