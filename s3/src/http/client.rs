@@ -120,10 +120,10 @@ impl Client {
     /// before it took a byte of the request, and where `request.stale` allows it.
     pub async fn send(&self, request: &Request<'_>) -> Result<Response, SendError> {
         let places = self.0.upstream.places(request.bucket);
-        let message = self.message(request, &places[0], None)?;
         let Some(connection) = self.0.idle.take(&places[0]) else {
-            return self.send_fresh(request, &places, message).await;
+            return self.send_fresh(request, &places).await;
         };
+        let message = self.message(request, &places[0], connection.proxy.as_deref())?;
         match self.exchange(connection, request, &message).await {
             Ok(response) => Ok(response),
             Err(dead) if dead.was_stale => {
@@ -132,7 +132,7 @@ impl Client {
                 if !may_send_again {
                     return Err(dead.failed);
                 }
-                self.send_fresh(request, &places, message).await
+                self.send_fresh(request, &places).await
             }
             Err(failed) => Err(failed.failed),
         }
@@ -295,13 +295,14 @@ impl Client {
         Ok(head::request(&request.method, &url, &headers))
     }
 
-    /// Sends a request over a connection of its own. The message is for the first place, without a proxy.
+    /// Sends a request over a connection of its own.
     async fn send_fresh(
         &self,
         request: &Request<'_>,
         places: &[Place],
-        mut message: Vec<u8>,
     ) -> Result<Response, SendError> {
+        // Before the connection: what cannot be sent needs none.
+        let mut message = self.message(request, &places[0], None)?;
         let opened = dial::open(&self.0.upstream, places).await;
         let connection = opened.map_err(|error| self.unconnected(request, error))?;
         let proxy = connection.proxy.as_deref();

@@ -36,6 +36,7 @@ pub(crate) struct Place {
     pub(crate) origin: Arc<Origin>,
     /// The name that the certificate must have, where TLS is spoken.
     pub(crate) name: Option<String>,
+    /// Where it begins: the same for all places of a request.
     pub(crate) source: Arc<Source>,
 }
 
@@ -123,7 +124,8 @@ impl<'a> Dial<'a> {
 
     async fn connect(&self, ways: Vec<(Way<'a>, SocketAddr)>) -> Result<Connection, ConnectError> {
         let health = &self.upstream.health;
-        let mut race = Race::new(ways, &self.upstream.source);
+        let source = ways.first().map(|(way, _)| Arc::clone(&way.place.source));
+        let mut race = Race::new(ways, source.unwrap_or_default());
         let mut failed = self.timed_out(Phase::Connect, None);
         while let Ok(next) = timeout_at(self.end, race.next()).await {
             let Some(ended) = next else {

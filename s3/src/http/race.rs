@@ -43,11 +43,11 @@ pub(super) struct Ended<T> {
 }
 
 impl<T> Race<T> {
-    pub(super) fn new(addresses: Vec<(T, SocketAddr)>, source: &Arc<Source>) -> Race<T> {
+    pub(super) fn new(addresses: Vec<(T, SocketAddr)>, source: Arc<Source>) -> Race<T> {
         Race {
             waiting: addresses.into(),
             running: Vec::new(),
-            source: Arc::clone(source),
+            source,
             next: Instant::now(),
         }
     }

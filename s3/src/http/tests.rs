@@ -1,6 +1,7 @@
 //! The client against a server that follows a script, byte by byte.
 
 mod connections;
+mod dial;
 mod list;
 mod resume;
 mod server;

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
@@ -14,6 +15,7 @@ use crate::timeouts::Timeouts;
 use crate::upstream::Upstream;
 
 /// What the server does once a request has arrived.
+#[derive(Clone)]
 pub enum Step {
     /// Answers, and waits for the next request or the client's end.
     Answer(Vec<u8>),
@@ -55,6 +57,10 @@ impl Server {
     }
 
     pub fn client(&self) -> Client {
+        Client::new(self.upstream(Network::default()))
+    }
+
+    pub fn upstream(&self, network: Network) -> Arc<Upstream> {
         let timeouts = Timeouts {
             connect: Duration::from_secs(5),
             first_byte: Duration::from_millis(150),
@@ -62,9 +68,7 @@ impl Server {
             ..Timeouts::default()
         };
         let credentials = Credentials::new("id", "hidden", None).unwrap();
-        let network = Network::default();
-        let upstream = Upstream::new(self.endpoint.clone(), credentials, timeouts, network);
-        Client::new(upstream.unwrap())
+        Upstream::new(self.endpoint.clone(), credentials, timeouts, network).unwrap()
     }
 
     pub fn next(&self) -> Option<String> {

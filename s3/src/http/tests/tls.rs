@@ -27,7 +27,7 @@ use crate::upstream::Upstream;
 
 /// What a server does once a request has arrived.
 #[derive(Clone)]
-enum Step {
+pub(super) enum Step {
     /// Answers, and goes on.
     Answer(Vec<u8>),
     /// Answers, and ends the session and the connection.
@@ -37,13 +37,13 @@ enum Step {
 }
 
 /// A CA, and what it has issued.
-struct Authority {
+pub(super) struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     folder: TempDir,
 }
 
 impl Authority {
-    fn new() -> Authority {
+    pub(super) fn new() -> Authority {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
@@ -72,7 +72,12 @@ impl Authority {
     }
 
     /// A server's side, with a certificate for these names.
-    fn server(&self, names: &[&str], expired: bool, asks_client: bool) -> Arc<ServerConfig> {
+    pub(super) fn server(
+        &self,
+        names: &[&str],
+        expired: bool,
+        asks_client: bool,
+    ) -> Arc<ServerConfig> {
         let (certificate, key) = self.issue("server.pem", names, expired);
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
@@ -95,7 +100,7 @@ impl Authority {
     }
 
     /// The options of a client that believes this CA.
-    fn trusted(&self) -> TlsOptions {
+    pub(super) fn trusted(&self) -> TlsOptions {
         TlsOptions {
             ca_bundle: Some(self.path("ca.pem")),
             ..TlsOptions::default()
@@ -103,14 +108,14 @@ impl Authority {
     }
 }
 
-struct Server {
-    port: u16,
+pub(super) struct Server {
+    pub(super) port: u16,
     /// Of each connection, how its handshake went and for which name.
     handshakes: Receiver<Result<(HandshakeKind, Option<String>), String>>,
 }
 
 impl Server {
-    fn start(config: Arc<ServerConfig>, connections: Vec<Vec<Step>>) -> Server {
+    pub(super) fn start(config: Arc<ServerConfig>, connections: Vec<Vec<Step>>) -> Server {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
         let (told, handshakes) = channel();
