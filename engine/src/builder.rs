@@ -14,6 +14,7 @@ use s3engine_s3::endpoint::Endpoint;
 use s3engine_s3::fabric::Fabric;
 use s3engine_s3::fabric::loopback::{Loopback, LoopbackOptions};
 use s3engine_s3::network::{Network, TlsError};
+use s3engine_s3::open_files;
 use s3engine_s3::rdma::Queued;
 use s3engine_s3::retry::{RetryBudget, RetryPolicy};
 use s3engine_s3::timeouts::Timeouts;
@@ -366,7 +367,10 @@ impl Shared {
             fabric_state: found.state,
             fabric_detail: found.detail,
             pool,
-            in_flight: InFlight::new(limits),
+            in_flight: InFlight::new(Limits {
+                requests: affordable(limits.requests),
+                ..limits
+            }),
         })
     }
 
@@ -379,6 +383,19 @@ impl Shared {
             in_flight: core.in_flight.beside(),
         }
     }
+}
+
+/// Each request has a connection, and each connection is an open file.
+fn affordable(requests: usize) -> usize {
+    let connections = open_files::connections();
+    if requests > connections {
+        tracing::warn!(
+            requests,
+            connections,
+            "the limit of open files allows fewer requests: raise it (ulimit -n, LimitNOFILE)"
+        );
+    }
+    requests.min(connections)
 }
 
 struct Found {

@@ -18,6 +18,7 @@ use std::thread::{self, JoinHandle};
 
 use s3engine_pool::topology::NumaNode;
 use s3engine_s3::http::Client;
+use s3engine_s3::open_files;
 use s3engine_s3::rdma::RdmaTransport;
 use tokio::sync::mpsc;
 use tokio::task::LocalSet;
@@ -198,6 +199,7 @@ async fn run(core: Arc<Core>, (mut jobs, tasks): Orders) {
                 Some(job) => drop(lane.tasks.spawn_local(job(Rc::clone(&lane)))),
                 None => break,
             },
+            () = open_files::are_wanted() => lane.client.close_idle(),
             () = stop.cancelled() => break,
         }
     }

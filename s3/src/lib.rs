@@ -16,6 +16,7 @@ pub mod http;
 pub mod list;
 pub mod network;
 pub mod object;
+pub mod open_files;
 pub mod outcome;
 mod proxy;
 pub mod range;

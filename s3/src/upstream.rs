@@ -4,12 +4,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
+use tokio::sync::Semaphore;
+
 use crate::credentials::Credentials;
 use crate::endpoint::Endpoint;
 use crate::http::{Health, Place, Resolver};
 use crate::network::{Network, Proxies, Source, TlsError};
 use crate::timeouts::Timeouts;
 use crate::tls::Tls;
+
+/// Connections that are being opened at once: more of them overrun a server's queue, and then none comes about.
+const CONNECTING: usize = 64;
 
 /// An endpoint, who signs for it, and what is known of the way to its servers.
 pub struct Upstream {
@@ -23,6 +28,8 @@ pub struct Upstream {
     pub(crate) health: Health,
     /// Whose turn it is, of several servers.
     turn: AtomicUsize,
+    /// For those that open a connection.
+    pub(crate) connecting: Semaphore,
 }
 
 impl Upstream {
@@ -48,6 +55,7 @@ impl Upstream {
             health: Health::default(),
             // Processes that start together do not all begin with the same server.
             turn: AtomicUsize::new(rand::random::<u16>().into()),
+            connecting: Semaphore::new(CONNECTING),
         }))
     }
 

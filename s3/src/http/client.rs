@@ -23,6 +23,7 @@ use super::resume::Kept;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind, Phase};
 use crate::object::ObjectInfo;
+use crate::open_files::OpenFiles;
 use crate::proxy::Proxy;
 use crate::signing::{Payload, sign_request};
 use crate::timeouts::Timeouts;
@@ -303,7 +304,10 @@ impl Client {
     ) -> Result<Response, SendError> {
         // Before the connection: what cannot be sent needs none.
         let mut message = self.message(request, &places[0], None)?;
-        let opened = dial::open(&self.0.upstream, places).await;
+        let upstream = &self.0.upstream;
+        let opened = self
+            .connect(async || dial::open(upstream, places).await)
+            .await;
         let connection = opened.map_err(|error| self.unconnected(request, error))?;
         let proxy = connection.proxy.as_deref();
         if proxy.is_some() || connection.place != places[0] {
@@ -311,6 +315,32 @@ impl Client {
         }
         let answer = self.exchange(connection, request, &message).await;
         answer.map_err(|unanswered| unanswered.failed)
+    }
+
+    /// Opens a connection when there is a file for it, and when not too many are being opened. However long that takes:
+    /// the bound for connecting begins afterwards.
+    async fn connect(
+        &self,
+        open: impl AsyncFn() -> Result<Connection, ConnectError>,
+    ) -> Result<Connection, ConnectError> {
+        let files = OpenFiles::of_process();
+        let file = files.place(|| self.close_idle()).await;
+        loop {
+            // Never closed.
+            let turn = self.0.upstream.connecting.acquire().await;
+            let opened = open().await;
+            drop(turn);
+            let Some(lack) = opened.as_ref().err().and_then(ConnectError::want_of_files) else {
+                return opened.map(|connection| connection.with_file(file));
+            };
+            self.close_idle();
+            files.wait(lack).await;
+        }
+    }
+
+    /// Closes the connections that have no request.
+    pub fn close_idle(&self) {
+        self.0.idle.close();
     }
 
     fn unconnected(&self, request: &Request<'_>, cause: ConnectError) -> SendError {

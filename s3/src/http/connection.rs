@@ -13,6 +13,7 @@ use bytes::{Buf, BytesMut};
 use super::dial::Place;
 use super::head::{self, Head};
 use super::stream::{Stream, Unsent};
+use crate::open_files::{FilePlace, OpenFiles};
 use crate::proxy::Proxy;
 
 /// Shorter than servers keep an idle connection, so that it is rarely closed just as a request goes out.
@@ -34,6 +35,8 @@ pub(crate) struct Connection {
     pub(super) proxy: Option<Arc<Proxy>>,
     /// Whether it has carried a request before.
     pub(crate) reused: bool,
+    /// Its place among the open files of the process.
+    _file: Option<FilePlace>,
 }
 
 /// Why a request got no answer.
@@ -64,7 +67,14 @@ impl Connection {
             place,
             proxy,
             reused: false,
+            _file: None,
         }
+    }
+
+    /// The same with its place among the open files of the process.
+    pub(super) fn with_file(self, file: FilePlace) -> Connection {
+        let _file = Some(file);
+        Connection { _file, ..self }
     }
 
     /// Sends a request and receives the head of its answer.
@@ -161,13 +171,21 @@ impl IdleConnections {
         }
     }
 
-    /// Keeps a connection whose last answer was read to its end.
+    /// Keeps a connection whose last answer was read to its end, unless its place is wanted for another one.
     pub(crate) fn put(&self, mut connection: Connection) {
+        if OpenFiles::of_process().are_all_taken() {
+            return;
+        }
         connection.reused = true;
         let mut idle = self.0.borrow_mut();
         let old = idle.partition_point(|(since, _)| since.elapsed() >= LONGEST_IDLE);
         idle.drain(..old);
         idle.push((Instant::now(), connection));
+    }
+
+    /// Closes all of them.
+    pub(crate) fn close(&self) {
+        self.0.borrow_mut().clear();
     }
 
     #[cfg(test)]

@@ -26,6 +26,7 @@ use super::stream::Stream;
 use crate::endpoint::Origin;
 use crate::error::{ErrorKind, Phase};
 use crate::network::Source;
+use crate::open_files::are_lacking;
 use crate::proxy::Proxy;
 use crate::tls;
 use crate::upstream::Upstream;
@@ -46,6 +47,14 @@ pub(crate) struct ConnectError {
     pub(crate) phase: Phase,
     pub(crate) address: Option<SocketAddr>,
     pub(crate) source: Option<Box<dyn StdError + Send + Sync>>,
+}
+
+impl ConnectError {
+    /// The error of the system, where it had no file for the connection.
+    pub(super) fn want_of_files(&self) -> Option<&io::Error> {
+        let error = self.source.as_ref()?.downcast_ref::<io::Error>()?;
+        are_lacking(error).then_some(error)
+    }
 }
 
 impl Place {

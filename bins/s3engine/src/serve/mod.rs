@@ -25,7 +25,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use s3engine::Engine;
 use s3engine::service::{Service, ServiceOptions};
 
@@ -105,7 +104,6 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     let plan = Plan::new(args)?;
     let level = logging::of_verbosity(args.verbose.saturating_add(1));
     let log = logging::start(&plan.settings, level).map_err(Failure::Usage)?;
-    raise_file_limit();
     let figures = match plan.metrics {
         Some(_) => Some(figures::start().map_err(Failure::Other)?),
         None => None,
@@ -174,18 +172,6 @@ fn probes(
     let bound = probes.address;
     probes.serve(figures, Arc::clone(ready)).map_err(told)?;
     Ok(Some(bound))
-}
-
-/// Every client has a socket, and every queue a bell.
-fn raise_file_limit() {
-    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    let raised = Rlimit {
-        current: maximum,
-        maximum,
-    };
-    if let Err(error) = setrlimit(Resource::Nofile, raised) {
-        tracing::warn!(%error, ?current, "the number of open files cannot be raised");
-    }
 }
 
 /// Waits for clients to take what has arrived: their memory ends with the service.
