@@ -282,6 +282,7 @@ impl Texts {
     fn of(error: &Error) -> Texts {
         let [first, second, third] = match error.kind().clone() {
             ErrorKind::Config(text)
+            | ErrorKind::Credentials(text)
             | ErrorKind::Connect(text)
             | ErrorKind::Tls(text)
             | ErrorKind::Reset(text)
@@ -414,6 +415,7 @@ fn error(cqe: &Cqe, detail: &Detail, reason: Reason, asked: &Asked<'_>) -> Error
 fn code_of(kind: &ErrorKind) -> u16 {
     let name = match kind {
         ErrorKind::Config(_) => "config",
+        ErrorKind::Credentials(_) => "credentials",
         ErrorKind::Connect(_) => "connect",
         ErrorKind::Tls(_) => "tls",
         ErrorKind::Timeout { .. } => "timeout",
@@ -442,6 +444,7 @@ fn kind(cqe: &Cqe, detail: &Detail, reason: Reason) -> ErrorKind {
     let second = || text(TextKind::Second).unwrap_or_default();
     let (a, b) = (detail.error_a, detail.error_b);
     match error_name(cqe.error).unwrap_or_default() {
+        "credentials" => ErrorKind::Credentials(first()),
         "connect" => ErrorKind::Connect(first()),
         "tls" => ErrorKind::Tls(first()),
         "timeout" => ErrorKind::Timeout {

@@ -106,6 +106,7 @@ fn error_kind() -> impl Strategy<Value = ErrorKind> {
         text().prop_map(ErrorKind::Cuda),
         text().prop_map(ErrorKind::Service),
         text().prop_map(ErrorKind::Denied),
+        text().prop_map(ErrorKind::Credentials),
         (proptest::sample::select(&PHASES[..]), duration_of())
             .prop_map(|(phase, after)| ErrorKind::Timeout { phase, after }),
         any::<(u64, u64)>()

@@ -8,6 +8,7 @@
 mod named;
 
 pub mod checksum;
+mod clock;
 pub mod credentials;
 pub mod endpoint;
 pub mod error;

@@ -4,8 +4,8 @@ use std::time::SystemTime;
 
 use aws_credential_types::Credentials as Keys;
 use aws_sigv4::http_request::{
-    PayloadChecksumKind, PercentEncodingMode, SignableBody, SignableRequest, SigningSettings,
-    UriPathNormalizationMode, sign,
+    self as sigv4, PayloadChecksumKind, PercentEncodingMode, SignableBody, SignableRequest,
+    SigningSettings, UriPathNormalizationMode,
 };
 use aws_sigv4::sign::v4;
 use http::header::HOST;
@@ -39,7 +39,8 @@ fn problem(error: impl std::fmt::Display) -> SigningError {
 /// Adds `host` and, unless the credentials are anonymous, what signs the request:
 /// `x-amz-date`, `x-amz-content-sha256`, `x-amz-security-token` and `authorization`.
 ///
-/// Every header already there is signed; those that a proxy may change belong in afterwards.
+/// Every header already there is signed; those that a proxy may change belong in afterwards. Of credentials that are
+/// fetched the present ones sign.
 pub fn sign_request(
     method: &Method,
     target: &Target,
@@ -49,11 +50,29 @@ pub fn sign_request(
     region: &str,
     time: SystemTime,
 ) -> Result<(), SigningError> {
+    let held = credentials.present();
+    if held.is_none() && !credentials.is_anonymous() {
+        return Err(problem("no credentials have been fetched yet"));
+    }
+    let keys = held.as_ref().map(|held| &held.keys);
+    sign(method, target, headers, payload, keys, region, time)
+}
+
+/// The same with these keys, or with nobody's.
+pub(crate) fn sign(
+    method: &Method,
+    target: &Target,
+    headers: &mut HeaderMap,
+    payload: Payload<'_>,
+    keys: Option<&Keys>,
+    region: &str,
+    time: SystemTime,
+) -> Result<(), SigningError> {
     headers.insert(
         HOST,
         HeaderValue::from_str(&target.host_header).map_err(problem)?,
     );
-    let Some(keys) = credentials.keys() else {
+    let Some(keys) = keys else {
         return Ok(());
     };
     let added = signature_headers(method, target, headers, payload, keys, region, time)?;
@@ -96,7 +115,7 @@ fn signature_headers(
         .build()
         .map_err(problem)?
         .into();
-    let (instructions, _) = sign(request, &params).map_err(problem)?.into_parts();
+    let (instructions, _) = sigv4::sign(request, &params).map_err(problem)?.into_parts();
     let (added, _) = instructions.into_parts();
     Ok(added
         .into_iter()

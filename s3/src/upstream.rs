@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use tokio::sync::Semaphore;
 
+use crate::clock::Clock;
 use crate::credentials::Credentials;
 use crate::endpoint::Endpoint;
 use crate::http::{Health, Place, Resolver};
@@ -26,6 +27,7 @@ pub struct Upstream {
     pub(crate) tls: Tls,
     pub(crate) resolver: Resolver,
     pub(crate) health: Health,
+    pub(crate) clock: Clock,
     /// Whose turn it is, of several servers.
     turn: AtomicUsize,
     /// For those that open a connection.
@@ -33,7 +35,7 @@ pub struct Upstream {
 }
 
 impl Upstream {
-    /// Nothing of it is asked for yet. Where the endpoint needs TLS, what that needs is read now.
+    /// Nothing of it is asked for yet, but credentials that are fetched. Where the endpoint needs TLS, what that needs is read now.
     pub fn new(
         endpoint: Endpoint,
         credentials: Credentials,
@@ -44,6 +46,7 @@ impl Upstream {
         if endpoint.is_secure() {
             tls.config()?;
         }
+        credentials.prepare();
         Ok(Arc::new(Upstream {
             endpoint,
             credentials,
@@ -53,6 +56,7 @@ impl Upstream {
             tls,
             resolver: Resolver::new(),
             health: Health::default(),
+            clock: Clock::default(),
             // Processes that start together do not all begin with the same server.
             turn: AtomicUsize::new(rand::random::<u16>().into()),
             connecting: Semaphore::new(CONNECTING),

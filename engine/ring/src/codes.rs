@@ -52,7 +52,7 @@ const REASONS: [&str; 24] = [
 ];
 
 /// Names of error kinds from code 1 on.
-const ERRORS: [&str; 19] = [
+const ERRORS: [&str; 20] = [
     "invalid-request",
     "config",
     "connect",
@@ -72,6 +72,7 @@ const ERRORS: [&str; 19] = [
     "denied",
     "cuda",
     "tls",
+    "credentials",
 ];
 
 /// The error code of a request that is wrong in itself: a range, a reference.

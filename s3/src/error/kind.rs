@@ -43,6 +43,8 @@ impl fmt::Display for Phase {
 pub enum ErrorKind {
     /// The request cannot be made as configured or asked for.
     Config(String),
+    /// There are no credentials to sign with: who was asked for them, and what each said.
+    Credentials(String),
     /// No connection to the endpoint.
     Connect(String),
     /// The server and this client do not agree on TLS, or on who they are: another attempt would end alike.
@@ -127,6 +129,7 @@ impl fmt::Display for ErrorKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ErrorKind::Config(text) => write!(f, "{}", Printable(text)),
+            ErrorKind::Credentials(text) => write!(f, "no credentials: {}", Printable(text)),
             ErrorKind::Connect(text) => write!(f, "cannot connect: {}", Printable(text)),
             ErrorKind::Tls(text) => write!(f, "no TLS: {}", Printable(text)),
             ErrorKind::Timeout { phase, after } => {

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use http::header::{ACCEPT_ENCODING, IF_MATCH, PROXY_AUTHORIZATION, RANGE, USER_AGENT};
 use http::uri::PathAndQuery;
@@ -20,12 +20,13 @@ use super::head;
 use super::incoming::Incoming;
 use super::response::{Received, Response};
 use super::resume::Kept;
+use super::signed::Signer;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind, Phase};
 use crate::object::ObjectInfo;
 use crate::open_files::OpenFiles;
 use crate::proxy::Proxy;
-use crate::signing::{Payload, sign_request};
+use crate::signing::{Payload, sign};
 use crate::timeouts::Timeouts;
 use crate::tls;
 use crate::upstream::Upstream;
@@ -115,16 +116,22 @@ impl Client {
         self.0.upstream.timeouts()
     }
 
-    /// Sends one signed request and waits for the head of its answer, whatever its status.
-    ///
-    /// It is not tried again, except at once on a fresh connection: where an idle connection died
-    /// before it took a byte of the request, and where `request.stale` allows it.
-    pub async fn send(&self, request: &Request<'_>) -> Result<Response, SendError> {
+    pub(super) fn upstream(&self) -> &Upstream {
+        &self.0.upstream
+    }
+
+    /// Sends a request with the signature of `signer`. It is sent again only on a fresh connection: where an idle
+    /// one died before it took a byte of the request, and where `request.stale` allows it.
+    pub(super) async fn send_signed(
+        &self,
+        request: &Request<'_>,
+        signer: &Signer,
+    ) -> Result<Response, SendError> {
         let places = self.0.upstream.places(request.bucket);
         let Some(connection) = self.0.idle.take(&places[0]) else {
-            return self.send_fresh(request, &places).await;
+            return self.send_fresh(request, signer, &places).await;
         };
-        let message = self.message(request, &places[0], connection.proxy.as_deref())?;
+        let message = self.message(request, signer, &places[0], connection.proxy.as_deref())?;
         match self.exchange(connection, request, &message).await {
             Ok(response) => Ok(response),
             Err(dead) if dead.was_stale => {
@@ -133,7 +140,7 @@ impl Client {
                 if !may_send_again {
                     return Err(dead.failed);
                 }
-                self.send_fresh(request, &places).await
+                self.send_fresh(request, signer, &places).await
             }
             Err(failed) => Err(failed.failed),
         }
@@ -242,7 +249,7 @@ impl Client {
         Error::new(operation(method), bucket, key, kind).with_endpoint(self.endpoint().to_string())
     }
 
-    fn unsent(&self, request: &Request<'_>, kind: ErrorKind) -> SendError {
+    pub(super) fn unsent(&self, request: &Request<'_>, kind: ErrorKind) -> SendError {
         let error = self.error(&request.method, request.bucket, request.key, kind);
         SendError {
             error,
@@ -256,6 +263,7 @@ impl Client {
     fn message(
         &self,
         request: &Request<'_>,
+        signer: &Signer,
         place: &Place,
         proxy: Option<&Proxy>,
     ) -> Result<Vec<u8>, SendError> {
@@ -266,14 +274,14 @@ impl Client {
             .target_at(&place.origin, request.bucket, request.key, request.query)
             .map_err(|error| config(error.to_string()))?;
         let mut headers = request.headers.clone();
-        sign_request(
+        sign(
             &request.method,
             &target,
             &mut headers,
             Payload::Unsigned,
-            upstream.credentials(),
+            signer.held.as_ref().map(|held| &held.keys),
             upstream.endpoint().region(),
-            SystemTime::now(),
+            signer.time(),
         )
         .map_err(|error| config(error.to_string()))?;
         // Proxies change these, so they are not signed. Bytes are wanted as they are stored.
@@ -300,10 +308,11 @@ impl Client {
     async fn send_fresh(
         &self,
         request: &Request<'_>,
+        signer: &Signer,
         places: &[Place],
     ) -> Result<Response, SendError> {
         // Before the connection: what cannot be sent needs none.
-        let mut message = self.message(request, &places[0], None)?;
+        let mut message = self.message(request, signer, &places[0], None)?;
         let upstream = &self.0.upstream;
         let opened = self
             .connect(async || dial::open(upstream, places).await)
@@ -311,7 +320,7 @@ impl Client {
         let connection = opened.map_err(|error| self.unconnected(request, error))?;
         let proxy = connection.proxy.as_deref();
         if proxy.is_some() || connection.place != places[0] {
-            message = self.message(request, &connection.place, proxy)?;
+            message = self.message(request, signer, &connection.place, proxy)?;
         }
         let answer = self.exchange(connection, request, &message).await;
         answer.map_err(|unanswered| unanswered.failed)

@@ -24,6 +24,7 @@ mod race;
 mod resolver;
 mod response;
 mod resume;
+mod signed;
 mod stream;
 
 pub use answer::{Expected, GetPart, check_head};

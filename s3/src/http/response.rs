@@ -14,6 +14,7 @@ use super::error_body::{ErrorBody, LONGEST_ERROR_BODY};
 use super::head::Head;
 use super::incoming::{Failure, Incoming};
 use super::resume::{Kept, check_rest};
+use super::signed::NotRenewed;
 use crate::error::{Error, ErrorKind, Phase};
 use crate::object::{ObjectInfo, text};
 use crate::retry;
@@ -35,6 +36,15 @@ pub struct Response {
     method: Method,
     bucket: String,
     key: String,
+    /// What its body says, where that has been read as the body of an error.
+    looked: Option<Looked>,
+    not_renewed: Option<NotRenewed>,
+}
+
+struct Looked {
+    error: ErrorBody,
+    /// The body has ended, and not broken off.
+    ended: bool,
 }
 
 /// What one GET delivered.
@@ -119,7 +129,18 @@ impl Response {
             method: method.clone(),
             bucket: bucket.to_owned(),
             key: key.to_owned(),
+            looked: None,
+            not_renewed: None,
         }
+    }
+
+    pub(super) fn method(&self) -> &Method {
+        &self.method
+    }
+
+    /// Its error is to say why it was not asked for again with other credentials.
+    pub(super) fn not_renewed(&mut self, why: NotRenewed) {
+        self.not_renewed = Some(why);
     }
 
     /// The HTTP status.
@@ -373,18 +394,39 @@ impl Response {
 
     /// Turns an answer that is no success into its error, with what the body says.
     pub async fn into_error(mut self) -> Error {
-        let body = self.short_body().await;
-        // A body that breaks off still leaves the status, which says more than its breaking.
-        let error = self.error_of(ErrorBody::parse(body.as_deref().unwrap_or_default()));
-        if body.is_some() {
+        let body = self.look().await.clone();
+        let error = self.error_of(body);
+        if self.looked.is_some_and(|looked| looked.ended) {
             self.client.keep(self.body);
         }
-        error
+        match self.not_renewed {
+            Some(why) => error.with_source(why),
+            None => error,
+        }
+    }
+
+    /// What its body says, as that of an error.
+    pub(super) async fn look(&mut self) -> &ErrorBody {
+        let looked = match self.looked.take() {
+            Some(looked) => looked,
+            None => {
+                let body = self.short_body().await;
+                Looked {
+                    // A body that breaks off still leaves the status, which says more than its breaking.
+                    error: ErrorBody::parse(body.as_deref().unwrap_or_default()),
+                    ended: body.is_some(),
+                }
+            }
+        };
+        &self.looked.insert(looked).error
     }
 
     /// Reads and drops what little body there may be, so that the connection can be used again. Returns its
     /// length; `None` where it is longer than that, breaks off or takes too long.
     pub async fn finish(mut self) -> Option<u64> {
+        if let Some(Looked { ended: false, .. }) = self.looked {
+            return None;
+        }
         let body = self.short_body().await?;
         self.client.keep(self.body);
         Some(body.len() as u64)

@@ -5,6 +5,7 @@ mod dial;
 mod list;
 mod resume;
 mod server;
+mod signed;
 mod tls;
 
 use std::future::Future;

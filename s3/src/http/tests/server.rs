@@ -60,14 +60,21 @@ impl Server {
         Client::new(self.upstream(Network::default()))
     }
 
+    pub fn client_of(&self, credentials: Credentials) -> Client {
+        Client::new(self.upstream_of(credentials, Network::default()))
+    }
+
     pub fn upstream(&self, network: Network) -> Arc<Upstream> {
+        self.upstream_of(Credentials::new("id", "hidden", None).unwrap(), network)
+    }
+
+    fn upstream_of(&self, credentials: Credentials, network: Network) -> Arc<Upstream> {
         let timeouts = Timeouts {
             connect: Duration::from_secs(5),
             first_byte: Duration::from_millis(150),
             stall: Duration::from_millis(150),
             ..Timeouts::default()
         };
-        let credentials = Credentials::new("id", "hidden", None).unwrap();
         Upstream::new(self.endpoint.clone(), credentials, timeouts, network).unwrap()
     }
 
