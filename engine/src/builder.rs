@@ -9,6 +9,7 @@ use std::time::Duration;
 use s3engine_pool::topology::Topology;
 use s3engine_pool::{FabricId, Pool, PoolError, PoolOptions, Process, Registrar};
 use s3engine_s3::Policy;
+use s3engine_s3::checksum::Mode;
 use s3engine_s3::credentials::Credentials;
 use s3engine_s3::endpoint::Endpoint;
 use s3engine_s3::fabric::Fabric;
@@ -93,6 +94,7 @@ pub struct EngineBuilder {
     pool: PoolOptions,
     rdma: Rdma,
     policy: Policy,
+    checksum: Mode,
     limits: Limits,
     adaptive: bool,
     timeouts: Timeouts,
@@ -115,6 +117,7 @@ impl EngineBuilder {
             pool: PoolOptions::default(),
             rdma: Rdma::Auto,
             policy: Policy::default(),
+            checksum: Mode::default(),
             limits: Limits::default(),
             adaptive: true,
             timeouts: Timeouts::default(),
@@ -152,6 +155,12 @@ impl EngineBuilder {
     /// What GETs allow that say nothing themselves.
     pub fn policy(mut self, policy: Policy) -> Self {
         self.policy = policy;
+        self
+    }
+
+    /// What GETs ask of the object's checksum that say nothing themselves. When offered, by default.
+    pub fn checksum(mut self, mode: Mode) -> Self {
+        self.checksum = mode;
         self
     }
 
@@ -264,6 +273,7 @@ impl EngineBuilder {
             fabric_state,
             fabric_detail,
             policy: self.policy,
+            checksum: self.checksum,
             deadline: self.deadline,
             rdma_threshold: self.rdma_threshold,
             http_part: self.http_part,

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bitflags::bitflags;
 use s3engine_pool::Buffer;
+use s3engine_s3::checksum::{Checksum, Unverified, Verified};
 use s3engine_s3::error::Error;
 use s3engine_s3::object::ObjectInfo;
 use s3engine_s3::{Path, Reason};
@@ -94,6 +95,8 @@ pub struct Completion {
     pub(crate) reason: Reason,
     pub(crate) flags: Flags,
     pub(crate) by_path: BytesByPath,
+    pub(crate) verified: Verified,
+    pub(crate) sum: Option<Checksum>,
     pub(crate) status: Option<u16>,
     pub(crate) info: ObjectInfo,
     pub(crate) request_id: Option<String>,
@@ -118,6 +121,8 @@ impl Completion {
             reason: error.reason(),
             flags: Flags::empty(),
             by_path: BytesByPath::default(),
+            verified: Verified::NotVerified(Unverified::Nothing),
+            sum: None,
             status: error.status(),
             info: ObjectInfo::default(),
             request_id: error.request_id().map(str::to_owned),
@@ -162,6 +167,18 @@ impl Completion {
     /// The same by path.
     pub fn bytes_by_path(&self) -> BytesByPath {
         self.by_path
+    }
+
+    /// Whether the object's checksum has shown that the bytes are right. Those that it has shown to be wrong are an
+    /// error.
+    pub fn verified(&self) -> Verified {
+        self.verified
+    }
+
+    /// What the bytes sum up to, by the algorithm of the object's checksum, where it has one that can be joined. Who
+    /// reads an object in ranges joins those of all ([`Checksum::join`]) and compares with the object's.
+    pub fn checksum(&self) -> Option<Checksum> {
+        self.sum
     }
 
     /// The HTTP status of the (last) answer.

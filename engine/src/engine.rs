@@ -13,6 +13,7 @@ use std::time::Duration;
 use s3engine_pool::{FabricId, Pool, Process};
 use s3engine_ring::{self as ring, Layout, Regions};
 use s3engine_s3::Policy;
+use s3engine_s3::checksum::Mode;
 use s3engine_s3::endpoint::Endpoint;
 use s3engine_s3::error::{Error, ErrorKind};
 use s3engine_s3::fabric::Fabric;
@@ -56,6 +57,8 @@ pub(crate) struct Core {
     /// Why there is no fabric, for people.
     pub(crate) fabric_detail: String,
     pub(crate) policy: Policy,
+    /// What is asked of checksums where a GET says nothing.
+    pub(crate) checksum: Mode,
     pub(crate) deadline: Duration,
     pub(crate) rdma_threshold: u64,
     pub(crate) http_part: u64,
@@ -339,7 +342,10 @@ pub(crate) async fn head(
 ) -> Result<ObjectInfo, Error> {
     let (of, named, share) = (bucket.to_owned(), key.to_owned(), tenant.share.clone());
     let head = request::ask(&inner.core, "HEAD", (bucket, key), move |lane, last| {
-        Box::pin(async move { request::head(&lane, &share, &last, &of, &named).await })
+        Box::pin(async move {
+            let checksum = lane.core.checksum;
+            request::head(&lane, &share, &last, (&of, &named), checksum).await
+        })
     });
     head.await
 }

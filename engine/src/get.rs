@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use s3engine_pool::{Buffer, Memory};
 use s3engine_s3::Policy;
+use s3engine_s3::checksum::Mode;
 use s3engine_s3::object::{ETag, ObjectInfo, Pin};
 
 use crate::open::Object;
@@ -30,6 +31,7 @@ pub struct Get {
     pub(crate) fixed: bool,
     pub(crate) memory: Memory,
     pub(crate) policy: Option<Policy>,
+    pub(crate) checksum: Option<Mode>,
     pub(crate) deadline: Option<Duration>,
     pub(crate) user_data: u64,
     /// For whom it runs; the engine's own program where absent.
@@ -56,6 +58,7 @@ impl Get {
             fixed: false,
             memory: Memory::Host,
             policy: None,
+            checksum: None,
             deadline: None,
             user_data: 0,
             tenant: None,
@@ -113,6 +116,12 @@ impl Get {
     /// Other than the engine's default policy.
     pub fn policy(mut self, policy: Policy) -> Self {
         self.policy = Some(policy);
+        self
+    }
+
+    /// Other than what the engine asks of checksums by default.
+    pub fn checksum(mut self, mode: Mode) -> Self {
+        self.checksum = Some(mode);
         self
     }
 

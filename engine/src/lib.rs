@@ -54,6 +54,9 @@ pub use s3engine_pool::{
     PoolStats, SlabStats, memory_limit,
 };
 pub use s3engine_pool::{cuda, topology};
+pub use s3engine_s3::checksum::{
+    Algorithm, Checksum, Mode as ChecksumMode, Offered, Sum, Unverified, Verified,
+};
 pub use s3engine_s3::credentials::{Credentials, CredentialsError};
 pub use s3engine_s3::endpoint::{AddressingStyle, Endpoint, EndpointError, Origin};
 pub use s3engine_s3::error::{Error, ErrorKind, Phase};

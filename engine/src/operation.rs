@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use s3engine_pool::{Buffer, Landing, Memory, PoolError, Returning};
+use s3engine_s3::checksum::{Mode, Sum};
 use s3engine_s3::error::{Error, ErrorKind};
 use s3engine_s3::object::{ETag, ObjectInfo, Pin};
 use s3engine_s3::{Policy, Reason};
@@ -34,6 +35,9 @@ use tokio_util::sync::CancellationToken;
 
 /// Rounds of one GET under `require-rdma`, each in memory of its own.
 const RDMA_ROUNDS: u32 = 2;
+
+/// Bytes read back at once from a device whose bytes no processor has seen.
+const READ_BACK: usize = 4 << 20;
 
 /// Hands a GET to a thread.
 pub(crate) fn submit(core: &Arc<Core>, get: Get, sink: Sink, cancel: CancellationToken) {
@@ -78,6 +82,8 @@ pub(crate) struct Target {
     pub(crate) if_match: Option<ETag>,
     /// The version, where it is known before the first answer.
     pub(crate) pin: Option<Arc<Pin>>,
+    /// What is asked of the object's checksum.
+    pub(crate) checksum: Mode,
 }
 
 struct Destination {
@@ -96,7 +102,11 @@ pub(crate) async fn run(lane: Rc<Lane>, get: Get, mut report: Report, interrupt:
     let (target, buffer) = match prepare(&lane, get, &mut report, &interrupt).await {
         // There is nothing to fetch: a range of no bytes, or an object that is known to be empty.
         Ok((target, buffer)) if target.len == 0 && (target.pin.is_some() || !target.whole) => {
-            return report.succeed_without_bytes(buffer);
+            report.begin_round(&target);
+            return match report.verify(&target) {
+                Ok(()) => report.succeed_without_bytes(buffer),
+                Err(error) => report.fail(error, Some(buffer)),
+            };
         }
         Ok(both) => both,
         Err((error, buffer)) => return report.fail(error, buffer),
@@ -155,9 +165,14 @@ async fn fetch(
     interrupt: &Interrupt,
 ) {
     let mut rounds = 1;
+    let mut has_differed = false;
     loop {
         let result = round::run(lane, target, &mut landing, way, &mut report, interrupt).await;
         let finished = landing.finish();
+        let result = match (result, &finished) {
+            (Ok(()), Ok(buffer)) => verify(target, buffer, &mut report).await,
+            (result, _) => result,
+        };
         let error = match result {
             Ok(()) => match finished {
                 Ok(buffer) => return report.succeed(buffer, target.asked),
@@ -173,6 +188,10 @@ async fn fetch(
             Way::RdmaThenHttp if error.reason().is_of_rdma() => Some(Way::Http),
             // Nobody answered: the server is asked once more, for other memory.
             Way::RdmaOnly if unanswered(&error) && rounds < RDMA_ROUNDS => Some(way),
+            // Bytes that were changed on their way may come right the next time.
+            _ if matches!(error.kind(), ErrorKind::Checksum(_)) => {
+                (!std::mem::replace(&mut has_differed, true)).then_some(way)
+            }
             _ => None,
         };
         let memory = match finished {
@@ -200,7 +219,7 @@ async fn fetch(
             (Some(next), Some(buffer)) => (next, buffer),
             (_, memory) => return report.fail(error, memory),
         };
-        if next == Way::Http {
+        if next != way {
             report.fell_back(Fallback::of(&error));
         }
         way = next;
@@ -208,6 +227,28 @@ async fn fetch(
         landing = buffer.into_landing();
         rounds += 1;
     }
+}
+
+/// Whether what came is the object, as far as its checksum shows it. Where that is required, also bytes that no
+/// processor has seen are looked at.
+async fn verify(target: &Target, buffer: &Buffer, report: &mut Report) -> Result<(), Error> {
+    let Some((algorithm, bytes)) = report.unseen(target) else {
+        return report.verify(target);
+    };
+    let mut sum = Sum::new(algorithm);
+    let mut piece = vec![0; READ_BACK];
+    let mut at = 0;
+    while at < bytes {
+        let len = usize::try_from(bytes - at).map_or(READ_BACK, |left| left.min(READ_BACK));
+        let read = buffer.read_to_host(at, &mut piece[..len]);
+        read.map_err(|error| report.error(ErrorKind::Cuda(error.to_string())))?;
+        sum.update(&piece[..len]);
+        at += len as u64;
+        // Other GETs of the thread have their turn.
+        tokio::task::yield_now().await;
+    }
+    report.read_again(bytes, sum.finish());
+    report.verify(target)
 }
 
 fn unanswered(error: &Error) -> bool {
@@ -276,6 +317,9 @@ async fn prepare(
         Ok(target) => target,
         Err(error) => return Err((error, buffer)),
     };
+    if let Err(error) = learn_checksum(lane, &mut target, report, interrupt).await {
+        return Err((error, buffer));
+    }
     if let Some(buffer) = buffer {
         return match fit(&mut target, &buffer, lane, report) {
             Ok(()) => Ok((target, buffer)),
@@ -301,6 +345,30 @@ async fn prepare(
     }
 }
 
+/// Where a checksum is required of a whole object, HEAD tells it: many servers give none with ranges.
+async fn learn_checksum(
+    lane: &Rc<Lane>,
+    target: &mut Target,
+    report: &mut Report,
+    interrupt: &Interrupt,
+) -> Result<(), Error> {
+    let known = target.pin.as_ref().and_then(|pin| pin.checksum);
+    if target.checksum != Mode::Required || !target.whole || known.is_some() {
+        return Ok(());
+    }
+    let info = look(lane, target, report, interrupt).await?;
+    let differs = target.pin.as_ref().and_then(|pin| pin.difference(&info));
+    if let Some((expected, found)) = differs {
+        return Err(report.error(ErrorKind::Modified { expected, found }));
+    }
+    if let Some(pin) = Pin::of(&info) {
+        target.len = pin.size;
+        target.pin = Some(Arc::new(pin));
+    }
+    report.set_info(info);
+    Ok(())
+}
+
 /// What is asked for, as far as it can be judged without a server.
 fn target(get: Get, lane: &Lane, report: &Report) -> Result<Target, Error> {
     let pin = get.version.map(Arc::new);
@@ -315,6 +383,7 @@ fn target(get: Get, lane: &Lane, report: &Report) -> Result<Target, Error> {
         whole: get.range.is_none(),
         if_match: get.if_match,
         pin,
+        checksum: get.checksum.unwrap_or(lane.core.checksum),
     };
     if target.key.is_empty() {
         return Err(report.error(ErrorKind::Config("the key is empty".into())));
@@ -366,8 +435,8 @@ pub(crate) async fn look(
         lane,
         &target.tenant.share,
         &last,
-        &target.bucket,
-        &target.key,
+        (&target.bucket, &target.key),
+        target.checksum,
     ));
     let looked = looked.await;
     let info = looked.map_err(|kind| last.told(report.error(kind)))??;

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use s3engine_pool::Window;
 use s3engine_s3::Path;
+use s3engine_s3::checksum::Mode;
 use s3engine_s3::error::{Error, ErrorKind};
 use s3engine_s3::http::GetPart;
 use s3engine_s3::object::{ETag, Pin};
@@ -48,6 +49,7 @@ pub(crate) struct Wanted {
     pub(crate) range: Option<ByteRange>,
     pub(crate) pin: Option<Arc<Pin>>,
     pub(crate) if_match: Option<ETag>,
+    pub(crate) checksum: Mode,
 }
 
 /// What became of a part.
@@ -75,6 +77,7 @@ impl Wanted {
             range: self.range,
             pin: self.pin.as_deref(),
             if_match: self.if_match.as_ref(),
+            checksum: self.checksum,
         }
     }
 

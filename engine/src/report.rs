@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use metrics::SharedString;
 use s3engine_pool::Buffer;
+use s3engine_s3::checksum::{Algorithm, Checksum, Mode, Offered, Tally, Unverified, Verified};
 use s3engine_s3::error::{Error, ErrorKind};
 use s3engine_s3::object::ObjectInfo;
 use s3engine_s3::{Path, Reason};
@@ -13,6 +14,7 @@ use s3engine_s3::{Path, Reason};
 use crate::completion::{BytesByPath, Completion, Fallback, Flags, Stages};
 use crate::engine::Core;
 use crate::get::{Get, Ticket};
+use crate::operation::Target;
 use crate::part::PartEnd;
 use crate::sink::Sink;
 use crate::under_way::{Tracked, Waits};
@@ -56,6 +58,9 @@ pub(crate) struct Report {
     intent: Option<Reason>,
     flags: Flags,
     by_path: BytesByPath,
+    tally: Tally,
+    verified: Verified,
+    sum: Option<Checksum>,
     fallback: Option<Fallback>,
     last: Last,
     stages: Stages,
@@ -97,6 +102,9 @@ impl Report {
             intent: None,
             flags: Flags::empty(),
             by_path: BytesByPath::default(),
+            tally: Tally::default(),
+            verified: Verified::NotVerified(Unverified::Nothing),
+            sum: None,
             fallback: None,
             last: Last::default(),
             stages: Stages::default(),
@@ -155,6 +163,11 @@ impl Report {
         let since = |at: Option<Instant>| at.map(|at| at.saturating_duration_since(self.submitted));
         self.stages.registered = self.stages.registered.or(since(outcome.registered));
         self.stages.first_byte = self.stages.first_byte.or(since(outcome.first_byte));
+        if outcome.path != Path::None {
+            self.tally.offer(outcome.info.checksum);
+            let seen = outcome.path != Path::Rdma;
+            self.tally.add(outcome.bytes, outcome.sum, seen);
+        }
         self.last = Last {
             status: outcome.status,
             info: outcome.info,
@@ -199,6 +212,73 @@ impl Report {
         self.flags -= Flags::STAGED;
     }
 
+    /// The object's parts are fetched from now on. What earlier rounds have summed up is of other bytes.
+    pub(crate) fn begin_round(&mut self, target: &Target) {
+        self.tally = Tally::default();
+        self.tally
+            .offer(target.pin.as_ref().and_then(|pin| pin.checksum));
+    }
+
+    /// Refuses to go on where a checksum is required and the first answer shows that none will be of use. `len` bytes
+    /// are fetched in all.
+    pub(crate) fn check_offer(&self, target: &Target, len: u64) -> Result<(), Error> {
+        let whole = target.offset == 0 && self.last.info.size.is_none_or(|size| size == len);
+        let why = match self.tally.offered() {
+            _ if target.checksum != Mode::Required => return Ok(()),
+            _ if !whole => Unverified::Range,
+            None => Unverified::NotOffered,
+            Some(Offered::Composite) => Unverified::Composite,
+            Some(Offered::Unclear) => Unverified::Unclear,
+            Some(Offered::Whole(checksum)) if checksum.algorithm().joins() => return Ok(()),
+            Some(Offered::Whole(_)) => Unverified::Parts,
+        };
+        Err(self.error(ErrorKind::NotVerified(why)))
+    }
+
+    /// Judges all that came by the object's checksum.
+    pub(crate) fn verify(&mut self, target: &Target) -> Result<(), Error> {
+        let (mode, bytes) = (target.checksum, self.by_path.total());
+        let judged = self
+            .tally
+            .judge(mode, (target.offset, bytes), self.is_all(target));
+        let mismatch = |mismatch| self.error(ErrorKind::Checksum(mismatch));
+        let verified = judged.map_err(mismatch)?;
+        match verified {
+            Verified::Verified(_) | Verified::NotVerified(Unverified::Nothing) => {}
+            Verified::NotVerified(why) if mode == Mode::Required => {
+                return Err(self.error(ErrorKind::NotVerified(why)));
+            }
+            Verified::NotVerified(_) => {}
+        }
+        self.verified = verified;
+        self.last.info.checksum = self.tally.offered();
+        self.sum = self.tally.sum(target.offset, bytes);
+        Ok(())
+    }
+
+    /// By which algorithm how many bytes are to be summed up that no processor has seen, where that is required.
+    pub(crate) fn unseen(&self, target: &Target) -> Option<(Algorithm, u64)> {
+        let required = target.checksum == Mode::Required && self.is_all(target);
+        let checksum = self.tally.offered().filter(|_| required)?.whole()?;
+        let bytes = self.by_path.total();
+        self.tally
+            .is_unseen()
+            .then_some((checksum.algorithm(), bytes))
+    }
+
+    /// Those bytes have been read, and sum up to this.
+    pub(crate) fn read_again(&mut self, bytes: u64, sum: Checksum) {
+        self.tally.read_again(bytes, sum);
+    }
+
+    /// Whether what came is all of the object.
+    fn is_all(&self, target: &Target) -> bool {
+        let size = self.last.info.size;
+        let size = size.or(target.pin.as_ref().map(|pin| pin.size));
+        let covers = size == Some(self.by_path.total());
+        target.offset == 0 && (target.whole || covers)
+    }
+
     /// The buffer is another one than the caller gave.
     pub(crate) fn moved(&mut self) {
         self.flags |= Flags::MOVED;
@@ -220,7 +300,8 @@ impl Report {
     pub(crate) fn succeed(mut self, buffer: Buffer, asked: Option<u64>) {
         let BytesByPath { rdma, http, .. } = self.by_path;
         let mut flags = self.flags;
-        flags.set(Flags::NOT_VERIFIED, rdma > 0);
+        let verified = matches!(self.verified, Verified::Verified(_));
+        flags.set(Flags::NOT_VERIFIED, rdma > 0 && !verified);
         flags.set(
             Flags::PARTIAL,
             asked.is_some_and(|asked| self.by_path.total() < asked),
@@ -271,6 +352,11 @@ impl Report {
             reason,
             flags,
             by_path: self.by_path,
+            verified: match error {
+                Some(_) => Verified::NotVerified(Unverified::Nothing),
+                None => self.verified,
+            },
+            sum: self.sum.filter(|_| error.is_none()),
             status: error.as_ref().and_then(Error::status).or(self.last.status),
             info: self.last.info.clone(),
             request_id: self.last.request_id.clone(),

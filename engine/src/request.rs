@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
+use s3engine_s3::checksum::Mode;
 use s3engine_s3::error::{Error, ErrorKind};
 use s3engine_s3::object::ObjectInfo;
 use s3engine_s3::retry::{Attempts, Failed};
@@ -123,11 +124,11 @@ pub(crate) async fn head(
     lane: &Lane,
     share: &Share,
     last: &LastError,
-    bucket: &str,
-    key: &str,
+    (bucket, key): (&str, &str),
+    checksum: Mode,
 ) -> Result<ObjectInfo, Error> {
     let head = retried(&lane.core, share, last, async || {
-        lane.client.head(bucket, key).await
+        lane.client.head(bucket, key, checksum).await
     });
     Ok(head.await?.info)
 }

@@ -35,6 +35,7 @@ pub(crate) async fn run(
         way,
         interrupt,
     };
+    report.begin_round(target);
     let (part_size, cuts) = round.part_size(landing);
     let mut pin = target.pin.clone();
     let mut len = target.len;
@@ -60,6 +61,7 @@ pub(crate) async fn run(
         if fetched < first.range.len || len <= first.range.len {
             return Ok(());
         }
+        report.check_offer(target, len)?;
         done = first.range.len;
         if pin.is_none() {
             let Some(of_first) = Pin::of(report.info()) else {
@@ -144,6 +146,7 @@ impl Round<'_> {
             range,
             pin,
             if_match: self.target.if_match.clone(),
+            checksum: self.target.checksum,
         }
     }
 

@@ -9,8 +9,9 @@ use s3engine_pool::{Buffer, Memory, SlabId, SlotId};
 use s3engine_ring::{
     CheckedGet, Cqe, DETAIL_ERRNO, DETAIL_OF_HEAD, DETAIL_SLOT, DETAIL_STATUS, Destination, Detail,
     GetRequest, Object, Outcome, TextKind, UNKNOWN, Version, error_code, error_name, path_code,
-    path_name, reason_code, reason_name,
+    path_name, reason_code, reason_name, verified_code, verified_name,
 };
+use s3engine_s3::checksum::{Checksum, Mismatch, Offered, Unverified, Verified};
 use s3engine_s3::error::{Error, ErrorKind, Phase};
 use s3engine_s3::object::{ETag, ObjectInfo, Pin};
 use s3engine_s3::{Path, Policy, Reason};
@@ -102,6 +103,7 @@ impl Name {
                     etag,
                     version_id,
                     size,
+                    checksum: None,
                 };
                 (None, Some(pin))
             }
@@ -128,6 +130,7 @@ pub(crate) fn get(checked: &CheckedGet, user_data: u64, name: Name) -> Get {
         buffer: None,
         fixed: matches!(checked.destination, Destination::Slot { fixed: true, .. }),
         memory: Memory::Host,
+        checksum: None,
         policy: checked.policy.map(|policy| match policy {
             s3engine_ring::Policy::RequireRdma => Policy::RequireRdma,
             s3engine_ring::Policy::PreferRdma => Policy::PreferRdma,
@@ -196,6 +199,7 @@ pub(crate) fn told(completion: &Completion) -> (Outcome, Detail) {
             .as_ref()
             .and_then(|fallback| reason_code(fallback.reason.as_str()))
             .unwrap_or(0),
+        verified: verified_code(shown(completion.verified)).unwrap_or(0),
         ..Detail::default()
     };
     if let Some(buffer) = &completion.buffer {
@@ -203,7 +207,7 @@ pub(crate) fn told(completion: &Completion) -> (Outcome, Detail) {
     }
     let info = &completion.info;
     let error = completion.error.as_ref();
-    let texts = error.map(Texts::of).unwrap_or_default();
+    let texts = error.map_or_else(|| Texts::of_sums(completion), Texts::of);
     let request_id = completion.request_id.as_deref();
     let request_id = error.and_then(Error::request_id).or(request_id);
     let fallback = completion.fallback.as_ref();
@@ -279,6 +283,16 @@ struct Texts {
 }
 
 impl Texts {
+    /// Those of a success.
+    fn of_sums(completion: &Completion) -> Texts {
+        let offered = completion.info.checksum.and_then(|offered| offered.whole());
+        Texts {
+            first: offered.map(|checksum| checksum.to_string()),
+            second: completion.sum.map(|sum| sum.to_string()),
+            ..Texts::default()
+        }
+    }
+
     fn of(error: &Error) -> Texts {
         let [first, second, third] = match error.kind().clone() {
             ErrorKind::Config(text)
@@ -295,6 +309,10 @@ impl Texts {
                 code, region, host, ..
             } => [code, region, host],
             ErrorKind::Modified { expected, found } => [Some(expected), Some(found), None],
+            ErrorKind::Checksum(Mismatch { expected, found }) => {
+                [Some(expected.to_string()), Some(found.to_string()), None]
+            }
+            ErrorKind::NotVerified(why) => [Some(why.to_string()), None, None],
             ErrorKind::Rdma { detail, .. } => [Some(detail), None, None],
             _ => [None, None, None],
         };
@@ -337,6 +355,12 @@ pub(crate) fn heard(cqe: &Cqe, detail: &Detail, asked: &Asked<'_>) -> Completion
         Some(_) if cqe.error == 0 => None,
         _ => Some(error(cqe, detail, reason, asked)),
     };
+    // The same texts are of the error where there is one.
+    let sum = |kind| -> Option<Checksum> {
+        let text = detail.text(kind).filter(|_| error.is_none())?;
+        text.parse().ok()
+    };
+    let (of_object, of_bytes) = (sum(TextKind::First), sum(TextKind::Second));
     let fallback = (detail.fallback != 0)
         .then(|| self::reason(detail.fallback))
         .flatten()
@@ -355,6 +379,11 @@ pub(crate) fn heard(cqe: &Cqe, detail: &Detail, asked: &Asked<'_>) -> Completion
             http: detail.http_bytes,
             cache: detail.cache_bytes,
         },
+        verified: match error {
+            Some(_) => Verified::NotVerified(Unverified::Nothing),
+            None => verified(detail.verified),
+        },
+        sum: of_bytes,
         status: (cqe.status != 0).then_some(cqe.status),
         info: ObjectInfo {
             etag: detail.text(TextKind::ETag).map(ETag::new),
@@ -362,6 +391,7 @@ pub(crate) fn heard(cqe: &Cqe, detail: &Detail, asked: &Asked<'_>) -> Completion
             size: known(detail.total_size),
             last_modified: known(detail.last_modified_ns)
                 .and_then(|since| SystemTime::UNIX_EPOCH.checked_add(Duration::from_nanos(since))),
+            checksum: of_object.map(Offered::Whole),
         },
         request_id: text(TextKind::RequestId),
         stages: Stages {
@@ -431,6 +461,8 @@ fn code_of(kind: &ErrorKind) -> u16 {
         ErrorKind::Cuda(_) => "cuda",
         ErrorKind::Service(_) => "service",
         ErrorKind::Denied(_) => "denied",
+        ErrorKind::Checksum(_) => "checksum",
+        ErrorKind::NotVerified(_) => "not-verified",
         ErrorKind::Cancelled => "cancelled",
         ErrorKind::Deadline => "deadline",
         _ => "protocol",
@@ -481,9 +513,31 @@ fn kind(cqe: &Cqe, detail: &Detail, reason: Reason) -> ErrorKind {
         "cuda" => ErrorKind::Cuda(first()),
         "service" => ErrorKind::Service(first()),
         "denied" => ErrorKind::Denied(first()),
+        "checksum" => match (first().parse(), second().parse()) {
+            (Ok(expected), Ok(found)) => ErrorKind::Checksum(Mismatch { expected, found }),
+            _ => ErrorKind::Service("a checksum that cannot be read".to_owned()),
+        },
+        "not-verified" => ErrorKind::NotVerified(first().parse().unwrap_or(Unverified::Nothing)),
         "cancelled" => ErrorKind::Cancelled,
         "deadline" => ErrorKind::Deadline,
         _ => ErrorKind::Config(first()),
+    }
+}
+
+/// The name of what a checksum has shown.
+fn shown(verified: Verified) -> &'static str {
+    match verified {
+        Verified::Verified(algorithm) => algorithm.as_str(),
+        Verified::NotVerified(why) => why.as_str(),
+    }
+}
+
+/// What a checksum has shown, by its code. A service of a version without checksums says nothing of them.
+fn verified(code: u8) -> Verified {
+    let name = verified_name(code).unwrap_or(Unverified::Off.as_str());
+    match name.parse() {
+        Ok(algorithm) => Verified::Verified(algorithm),
+        Err(_) => Verified::NotVerified(name.parse().unwrap_or(Unverified::Off)),
     }
 }
 

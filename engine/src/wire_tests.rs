@@ -3,6 +3,7 @@ use s3engine_ring::{
     CQE_FELL_BACK, CQE_HTTP_INTENDED, CQE_MORE, CQE_MOVED, CQE_NOT_VERIFIED, CQE_PARTIAL,
     CQE_REG_FAILED, CQE_STAGED, DETAIL_CUT, Layout, Regions, Taken,
 };
+use s3engine_s3::checksum::Algorithm;
 
 use super::*;
 
@@ -22,6 +23,20 @@ fn the_flags_of_a_completion_are_the_bits_of_the_abi() {
         assert_eq!(flag.bits(), u32::from(bit), "{flag:?}");
     }
     assert_eq!(Flags::all().bits().count_ones() as usize, pairs.len());
+}
+
+#[test]
+fn everything_that_a_checksum_can_show_has_a_code() {
+    let shows = Algorithm::ALL.iter().map(|of| Verified::Verified(*of));
+    let not = Unverified::ALL
+        .iter()
+        .map(|why| Verified::NotVerified(*why));
+    for told in shows.chain(not) {
+        let code = verified_code(shown(told)).unwrap();
+        assert_eq!(super::verified(code), told);
+    }
+    let of_old_services = super::verified(0);
+    assert_eq!(of_old_services, Verified::NotVerified(Unverified::Off));
 }
 
 #[test]
@@ -94,6 +109,20 @@ fn duration_of() -> impl Strategy<Value = Duration> {
     (0..u64::MAX / 2).prop_map(Duration::from_nanos)
 }
 
+fn checksum() -> impl Strategy<Value = Checksum> {
+    let algorithm = proptest::sample::select(Algorithm::ALL);
+    (algorithm, any::<[u8; 32]>()).prop_map(|(algorithm, bytes)| {
+        Checksum::from_bytes(algorithm, &bytes[..algorithm.size()]).unwrap()
+    })
+}
+
+fn verified() -> impl Strategy<Value = Verified> {
+    prop_oneof![
+        proptest::sample::select(Algorithm::ALL).prop_map(Verified::Verified),
+        proptest::sample::select(Unverified::ALL).prop_map(Verified::NotVerified),
+    ]
+}
+
 fn error_kind() -> impl Strategy<Value = ErrorKind> {
     let of_rdma = (proptest::sample::select(Reason::ALL), text());
     let status = || (300..600_u16, maybe(text()), maybe(text()), maybe(text()));
@@ -126,6 +155,9 @@ fn error_kind() -> impl Strategy<Value = ErrorKind> {
         any::<(u64, u64)>().prop_map(|(needed, have)| ErrorKind::BufferTooSmall { needed, have }),
         proptest::option::of(0..u64::MAX).prop_map(|size| ErrorKind::RangeNotSatisfiable { size }),
         of_rdma.prop_map(|(reason, detail)| ErrorKind::Rdma { reason, detail }),
+        (checksum(), checksum())
+            .prop_map(|(expected, found)| ErrorKind::Checksum(Mismatch { expected, found })),
+        proptest::sample::select(Unverified::ALL).prop_map(ErrorKind::NotVerified),
         Just(ErrorKind::Cancelled),
         Just(ErrorKind::Deadline),
     ]
@@ -201,9 +233,11 @@ fn completion() -> impl Strategy<Value = Completion> {
         any::<[u32; 3]>(),
         proptest::option::of((proptest::sample::select(Reason::ALL), text())),
         proptest::option::of(error_of_all_kinds()),
+        (verified(), proptest::option::of(checksum())),
     );
     (any::<u64>(), stages, info, maybe(text()), how).prop_map(
-        |(user_data, stages, info, request_id, (path, reason, flags, bytes, fallback, error))| {
+        |(user_data, stages, info, request_id, how)| {
+            let (path, reason, flags, bytes, fallback, error, (verified, sum)) = how;
             let [rdma, http, cache] = bytes.map(u64::from);
             let (etag, version_id, size, modified) = info;
             Completion {
@@ -213,12 +247,18 @@ fn completion() -> impl Strategy<Value = Completion> {
                 reason: error.as_ref().map_or(reason, Error::reason),
                 flags: Flags::from_bits_truncate(flags) - Flags::MORE,
                 by_path: BytesByPath { rdma, http, cache },
+                verified: match error {
+                    Some(_) => Verified::NotVerified(Unverified::Nothing),
+                    None => verified,
+                },
+                sum: sum.filter(|_| error.is_none()),
                 status: error.as_ref().and_then(Error::status).or(Some(200)),
                 info: ObjectInfo {
                     etag: etag.map(ETag::new),
                     version_id,
                     size,
                     last_modified: modified.map(|since| SystemTime::UNIX_EPOCH + since),
+                    checksum: sum.filter(|_| error.is_none()).map(Offered::Whole),
                 },
                 request_id: match &error {
                     Some(error) => error.request_id().map(str::to_owned),
@@ -286,8 +326,8 @@ proptest! {
         }
         prop_assert_eq!(heard_error, told_error);
         let rest = |completion: &Completion| {
-            let Completion { ticket, user_data, path, flags, by_path, status, info, request_id, stages, fallback, .. } = completion;
-            (*ticket, *user_data, *path, *flags, *by_path, *status, info.clone(), request_id.clone(), *stages, fallback.clone())
+            let Completion { ticket, user_data, path, flags, by_path, status, info, request_id, stages, fallback, verified, sum, .. } = completion;
+            (*ticket, *user_data, *path, *flags, *by_path, *status, info.clone(), request_id.clone(), *stages, fallback.clone(), *verified, *sum)
         };
         prop_assert_eq!(rest(&heard), rest(&completion));
     }
@@ -307,7 +347,7 @@ proptest! {
         get.deadline = deadline_ms.map(|ms| Duration::from_millis(ms.into()));
         let etag = etag.map(ETag::new);
         match size {
-            Some(size) => get.version = Some(Pin { etag, version_id: version, size }),
+            Some(size) => get.version = Some(Pin { etag, version_id: version, size, checksum: None }),
             None => get.if_match = etag,
         }
         let layout = Layout::new(1).unwrap();

@@ -13,6 +13,7 @@
 
 use http::header::{CONTENT_RANGE, ETAG};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use s3engine_s3::checksum::Mode;
 use s3engine_s3::http::{Expected, GetPart, check_head};
 use s3engine_s3::object::{ETag, Pin};
 use s3engine_s3::range::{ByteRange, ContentRange};
@@ -30,6 +31,7 @@ pub fn http_answer(data: &[u8]) -> bool {
         etag: fields.text("pin-etag").map(ETag::new),
         version_id: fields.text("pin-version").map(str::to_owned),
         size,
+        checksum: None,
     });
     let if_match = fields.text("if-match").map(ETag::new);
     let part = GetPart {
@@ -38,6 +40,7 @@ pub fn http_answer(data: &[u8]) -> bool {
         range: fields.text("asked-range").and_then(range),
         pin: pin.as_ref(),
         if_match: if_match.as_ref(),
+        checksum: Mode::default(),
     };
     let window = fields.value("asked-window").unwrap_or(1000);
     let Ok(expected) = check_head(status, &headers, &part, window) else {

@@ -174,7 +174,7 @@ impl fmt::Debug for Landing {
     }
 }
 
-/// A range of a landing that one request fills. It can be written, not read.
+/// A range of a landing that one request fills. It can be written; and read by who checks what a remote wrote.
 pub struct Window {
     pub(crate) core: Arc<Core>,
     /// Offset in the slab.
@@ -223,6 +223,16 @@ impl Window {
         // do not overlap, a slot has one landing and can be read only when that is finished, and no remote may write,
         // as the window is not armed.
         Ok(mapping.map(|mapping| unsafe { mapping.slice_mut(self.start + at, len) }))
+    }
+
+    /// The bytes at `at`, at most `most` of them and so many as are looked at in one go, after whoever wrote them has
+    /// said that it is done. `None`: processors cannot reach them, or a remote may still be writing.
+    pub fn written(&self, at: u64, most: u64) -> Option<&[u8]> {
+        self.check_range(at, most).ok()?;
+        let len = most.min(ROOM as u64) as usize;
+        let mapping = self.core.slab.mapping()?;
+        // SAFETY: as in `room`; the window is borrowed, so nobody writes through it either.
+        Some(unsafe { mapping.slice(self.start + at, len) })
     }
 
     /// Whether `len` bytes may be written to `at`. Returns the range as an error would have it.

@@ -7,6 +7,7 @@ use http::header::{CONTENT_LENGTH, CONTENT_RANGE, ETAG, LAST_MODIFIED};
 use http::{HeaderMap, HeaderName, StatusCode};
 use serde::{Deserialize, Serialize};
 
+use crate::checksum::Offered;
 use crate::range::{ContentRange, unsatisfied_total};
 
 const VERSION_ID: HeaderName = HeaderName::from_static("x-amz-version-id");
@@ -50,6 +51,9 @@ pub struct ObjectInfo {
     pub size: Option<u64>,
     /// When it was last written.
     pub last_modified: Option<SystemTime>,
+    /// Its checksum.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checksum: Option<Offered>,
 }
 
 impl ObjectInfo {
@@ -61,6 +65,7 @@ impl ObjectInfo {
             size: whole_size(status, headers),
             last_modified: text(headers, &LAST_MODIFIED)
                 .and_then(|date| httpdate::parse_http_date(date).ok()),
+            checksum: Offered::of(status, headers),
         }
     }
 }
@@ -94,6 +99,8 @@ pub struct Pin {
     pub version_id: Option<String>,
     /// The size of the whole object.
     pub size: u64,
+    /// The object's checksum.
+    pub checksum: Option<Offered>,
 }
 
 impl Pin {
@@ -103,6 +110,7 @@ impl Pin {
             etag: info.etag.clone(),
             version_id: info.version_id.clone(),
             size: info.size?,
+            checksum: info.checksum,
         })
     }
 
@@ -185,6 +193,7 @@ mod tests {
             version_id: Some("v1".into()),
             size: Some(10),
             last_modified: None,
+            checksum: None,
         };
         let pin = Pin::of(&first).unwrap();
         assert_eq!(pin.difference(&first), None);

@@ -15,7 +15,9 @@ use std::time::{Duration, Instant};
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use s3engine_pool::{FabricId, Pool, RegistrationHandle, UnregisteredWhy, Window};
+use tokio::task::yield_now;
 
+use crate::checksum::{Checksum, Sum};
 use crate::error::{Error, ErrorKind};
 use crate::fabric::{Fabric, TokenError};
 use crate::http::{Client, GetPart, Request, Response, SendError, Stale};
@@ -242,7 +244,13 @@ impl RdmaTransport {
                 });
                 return match response.finish().await {
                     Some(0) => match window.make_visible(self.id) {
-                        Ok(()) => head.outcome(Path::Rdma, Reason::Ok, bytes, None),
+                        Ok(()) => {
+                            let sum = sum(part, &head.info, window, bytes).await;
+                            Outcome {
+                                sum,
+                                ..head.outcome(Path::Rdma, Reason::Ok, bytes, None)
+                            }
+                        }
                         Err(error) => {
                             let error = self.error(part, Reason::RdmaError, error.to_string());
                             head.outcome(Path::None, error.reason(), 0, Some(error))
@@ -261,6 +269,7 @@ impl RdmaTransport {
                 return match response.receive_part(part, window).await {
                     Ok(received) => Outcome {
                         staged: received.staged,
+                        sum: received.sum.map(|sum| (part.offset(), sum)),
                         ..head.outcome(Path::Http, reason, received.bytes, Some(why))
                     },
                     Err(error) => head.outcome(Path::None, error.reason(), 0, Some(error)),
@@ -315,6 +324,7 @@ impl Transport for RdmaTransport {
                 return Outcome::failed(self.failure(part, ErrorKind::Config(text)));
             }
         };
+        self.client.ask_for_checksum(&mut headers, part.checksum);
         headers.insert(TOKEN_HEADER, secret(&token));
         let request = Request {
             method: Method::GET,
@@ -334,6 +344,25 @@ impl Transport for RdmaTransport {
             ..outcome
         }
     }
+}
+
+/// Where the bytes in a window begin and what they sum up to, where processors can read them.
+async fn sum(
+    part: &GetPart<'_>,
+    info: &ObjectInfo,
+    window: &Window,
+    bytes: u64,
+) -> Option<(u64, Checksum)> {
+    let mut sum = Sum::new(part.sums_by(info, Some(bytes))?);
+    let mut at = 0;
+    while at < bytes {
+        let piece = window.written(at, bytes - at)?;
+        sum.update(piece);
+        at += piece.len() as u64;
+        // Other tasks of the thread have their turn.
+        yield_now().await;
+    }
+    Some((part.offset(), sum.finish()))
 }
 
 fn secret(token: &str) -> HeaderValue {
@@ -478,6 +507,7 @@ impl Head {
             bytes,
             kept: 0,
             staged: false,
+            sum: None,
             status: Some(self.status.as_u16()),
             info: self.info,
             request_id: self.request_id,

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use s3engine_pool::Window;
 
+use crate::checksum::Checksum;
 use crate::error::Error;
 use crate::http::{Client, GetPart, Kept};
 use crate::object::ObjectInfo;
@@ -26,6 +27,9 @@ pub struct Outcome {
     pub kept: u64,
     /// Whether they went through staging on their way to a device.
     pub staged: bool,
+    /// Where in the object they begin and what they sum up to, where the object has a checksum to compare with and a
+    /// processor saw them.
+    pub sum: Option<(u64, Checksum)>,
     /// The HTTP status, where there was an answer.
     pub status: Option<u16>,
     /// The object, as the answer describes it.
@@ -49,6 +53,7 @@ impl Outcome {
             bytes: 0,
             kept: 0,
             staged: false,
+            sum: None,
             status: error.status(),
             info: ObjectInfo::default(),
             request_id: error.request_id().map(str::to_owned),
@@ -97,6 +102,7 @@ impl Transport for HttpTransport {
                 bytes: received.bytes,
                 kept: 0,
                 staged: received.staged,
+                sum: received.sum.map(|sum| (part.offset(), sum)),
                 status: Some(received.status),
                 info: received.info,
                 request_id: received.request_id,

@@ -1,7 +1,7 @@
 //! An S3 service as this process reaches it: what the clients of all threads share.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use tokio::sync::Semaphore;
@@ -32,6 +32,8 @@ pub struct Upstream {
     turn: AtomicUsize,
     /// For those that open a connection.
     pub(crate) connecting: Semaphore,
+    /// It refuses requests that ask for checksums.
+    pub(crate) refuses_checksums: AtomicBool,
 }
 
 impl Upstream {
@@ -60,6 +62,7 @@ impl Upstream {
             // Processes that start together do not all begin with the same server.
             turn: AtomicUsize::new(rand::random::<u16>().into()),
             connecting: Semaphore::new(CONNECTING),
+            refuses_checksums: AtomicBool::new(false),
         }))
     }
 

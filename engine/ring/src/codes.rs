@@ -52,7 +52,7 @@ const REASONS: [&str; 24] = [
 ];
 
 /// Names of error kinds from code 1 on.
-const ERRORS: [&str; 20] = [
+const ERRORS: [&str; 22] = [
     "invalid-request",
     "config",
     "connect",
@@ -73,6 +73,25 @@ const ERRORS: [&str; 20] = [
     "cuda",
     "tls",
     "credentials",
+    "checksum",
+    "not-verified",
+];
+
+/// What a checksum has shown, from code 1 on: the algorithm of the one that the bytes have, or why none has.
+const VERIFIED: [&str; 13] = [
+    "nothing",
+    "off",
+    "not-offered",
+    "composite",
+    "unclear",
+    "range",
+    "parts",
+    "unseen",
+    "crc64nvme",
+    "crc32c",
+    "crc32",
+    "sha256",
+    "sha1",
 ];
 
 /// The error code of a request that is wrong in itself: a range, a reference.
@@ -118,6 +137,16 @@ pub fn error_name(code: u16) -> Option<&'static str> {
     at(&ERRORS, code.into()).copied()
 }
 
+/// The code of what a checksum has shown, by its name.
+pub fn verified_code(name: &str) -> Option<u8> {
+    find(&VERIFIED, name)
+}
+
+/// The name of what a checksum has shown, by its code.
+pub fn verified_name(code: u8) -> Option<&'static str> {
+    at(&VERIFIED, code.into()).copied()
+}
+
 fn at<T>(table: &[T], code: usize) -> Option<&T> {
     table.get(code.checked_sub(1)?)
 }
@@ -139,6 +168,9 @@ mod tests {
             }
             if let Some(name) = reason_name(code) {
                 assert_eq!(reason_code(name), Some(code));
+            }
+            if let Some(name) = verified_name(code) {
+                assert_eq!(verified_code(name), Some(code));
             }
             if let Some(name) = error_name(code.into()) {
                 assert_eq!(error_code(name), Some(code.into()));

@@ -3,7 +3,7 @@
 //! ```text
 //!   0  14 numbers of 8 bytes: times, bytes, sizes
 //! 112  slab, slot, generation, errno
-//! 128  attempts, fallback, phase, flags
+//! 128  attempts, fallback, phase, flags, what a checksum has shown
 //! 136  the lengths of 10 texts
 //! 160  the texts, one after the other, in the order of `TextKind`
 //! ```
@@ -50,9 +50,9 @@ pub enum TextKind {
     HostId,
     /// The address that was talked to.
     Address,
-    /// The error: its S3 code, or what was expected, or its whole text.
+    /// The error: its S3 code, or what was expected, or its whole text. Of a success: the object's checksum.
     First,
-    /// The error: the server's message, or what was found, or a region.
+    /// The error: the server's message, or what was found, or a region. Of a success: what the bytes sum up to.
     Second,
     /// The error: a host.
     Third,
@@ -133,8 +133,8 @@ pub struct Detail {
     pub phase: u8,
     /// `DETAIL_...`
     pub flags: u8,
-    /// 0.
-    pub reserved: u8,
+    /// The code of what a checksum has shown of the bytes; 0 is that none was asked for.
+    pub verified: u8,
     /// Bytes of each text.
     pub text_lens: [u16; 10],
     /// 0.
@@ -153,7 +153,7 @@ const TEXTS_AT: usize = offset_of!(Detail, texts);
 assert_layout!(Detail, 1024:
     queued_ns 0, registered_ns 8, first_byte_ns 16, done_ns 24, rdma_bytes 32, http_bytes 40, cache_bytes 48,
     total_size 56, last_modified_ns 64, slot_len 72, slot_at 80, error_a 88, error_b 96, retry_after_ns 104, slab 112,
-    slot 116, generation 120, errno 124, attempt 128, attempts 130, fallback 132, phase 133, flags 134, reserved 135,
+    slot 116, generation 120, errno 124, attempt 128, attempts 130, fallback 132, phase 133, flags 134, verified 135,
     text_lens 136, reserved_too 156, texts 160);
 
 impl Default for Detail {

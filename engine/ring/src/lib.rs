@@ -66,7 +66,7 @@ pub use check::{
 pub use client::{Broken, Client, Entry, GetRequest, PushError, Reaped, WaitError};
 pub use codes::{
     INVALID_REQUEST, NO_CODE, Policy, error_code, error_name, path_code, path_name, reason_code,
-    reason_name,
+    reason_name, verified_code, verified_name,
 };
 pub use detail::{
     DETAIL_CUT, DETAIL_ERRNO, DETAIL_OF_HEAD, DETAIL_SIZE, DETAIL_SLOT, DETAIL_STATUS, Detail,

@@ -1,5 +1,7 @@
 //! A checksum while its bytes pass.
 
+use std::fmt;
+
 use crc_fast::{CrcAlgorithm, Digest};
 use sha1::Sha1;
 use sha2::{Digest as _, Sha256};
@@ -18,6 +20,12 @@ enum State {
     Crc(Digest),
     Sha1(Sha1),
     Sha256(Sha256),
+}
+
+impl fmt::Debug for Sum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Sum({})", self.algorithm)
+    }
 }
 
 impl Sum {

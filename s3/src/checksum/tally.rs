@@ -11,9 +11,9 @@ pub struct Tally {
     stretches: BTreeMap<u64, Stretch>,
     /// What the answers offer.
     offered: Option<Offered>,
-    /// Bytes that came and were not summed.
-    unsummed: u64,
-    /// Some of those have passed no processor.
+    /// How many parts came.
+    parts: u32,
+    /// Some of their bytes have passed no processor.
     unseen: bool,
 }
 
@@ -47,15 +47,19 @@ impl Tally {
         };
     }
 
-    /// So many bytes from `offset` on have arrived, and have this sum.
-    pub fn add(&mut self, offset: u64, len: u64, sum: Option<Checksum>, seen: bool) {
-        let Some(sum) = sum.filter(|_| len > 0) else {
-            self.unsummed += len;
-            self.unseen |= len > 0 && !seen;
-            return;
-        };
+    /// A part of so many bytes has arrived, with where it begins and its sum where that is known. `seen`: a processor
+    /// has had its bytes.
+    pub fn add(&mut self, len: u64, sum: Option<(u64, Checksum)>, seen: bool) {
+        self.parts = self.parts.saturating_add(1);
+        self.unseen |= len > 0 && !seen && sum.is_none();
+        if let (1.., Some((offset, sum))) = (len, sum) {
+            self.join(offset, Stretch { len, sum });
+        }
+    }
+
+    fn join(&mut self, offset: u64, part: Stretch) {
         let mut at = offset;
-        let mut whole = Stretch { len, sum };
+        let mut whole = part;
         if let Some((&start, before)) = self.stretches.range(..offset).next_back()
             && start.checked_add(before.len) == Some(offset)
             && let Some(joined) = before.join(&whole)
@@ -77,6 +81,15 @@ impl Tally {
         (stretch.len == len).then_some(stretch.sum)
     }
 
+    /// All bytes are in memory again, and sum up to this.
+    pub fn read_again(&mut self, len: u64, sum: Checksum) {
+        *self = Self {
+            offered: self.offered,
+            ..Self::default()
+        };
+        self.add(len, Some((0, sum)), true);
+    }
+
     /// Whether the `len` bytes that came from `offset` on are those of the object, of which `whole` says whether
     /// they are all.
     pub fn judge(
@@ -93,6 +106,9 @@ impl Tally {
             return not(Unverified::Range);
         }
         let expected = match self.offered {
+            None | Some(Offered::Composite | Offered::Unclear) if len == 0 => {
+                return not(Unverified::Nothing);
+            }
             None => return not(Unverified::NotOffered),
             Some(Offered::Composite) => return not(Unverified::Composite),
             Some(Offered::Unclear) => return not(Unverified::Unclear),
@@ -105,11 +121,16 @@ impl Tally {
         match found.filter(|found| found.algorithm() == expected.algorithm()) {
             Some(found) if found == expected => Ok(Verified::Verified(expected.algorithm())),
             Some(found) => Err(Mismatch { expected, found }),
+            None if !expected.algorithm().joins() && self.parts > 1 => not(Unverified::Parts),
             None if self.unseen => not(Unverified::Unseen),
-            None if !expected.algorithm().joins() => not(Unverified::Parts),
             // The parts were summed by different algorithms, as their answers differ.
             None => not(Unverified::Unclear),
         }
+    }
+
+    /// Whether some bytes have passed no processor.
+    pub fn is_unseen(&self) -> bool {
+        self.unseen
     }
 
     /// What the answers so far offer.
@@ -155,7 +176,7 @@ mod tests {
             let expected = sum(*algorithm, b"right");
             let mut tally = offering(Offered::Whole(expected));
             let found = sum(*algorithm, b"wrong");
-            tally.add(0, 5, Some(found), true);
+            tally.add(5, Some((0, found)), true);
             assert_eq!(judged(&tally, 5), Err(Mismatch { expected, found }));
         }
     }
@@ -172,18 +193,20 @@ mod tests {
         ] {
             let mut tally = Tally::default();
             tally.offer(offered);
-            tally.add(0, 3, None, true);
+            tally.add(3, None, true);
             assert_eq!(judged(&tally, 3), not(why));
         }
         let mut parts = offering(Offered::Whole(hash));
-        parts.add(0, 1, None, true);
-        parts.add(1, 2, None, true);
+        parts.add(1, None, true);
+        parts.add(2, None, true);
         assert_eq!(judged(&parts, 3), not(Unverified::Parts));
         let mut unseen = offering(Offered::Whole(crc));
-        unseen.add(0, 3, None, false);
+        unseen.add(3, None, false);
         assert_eq!(judged(&unseen, 3), not(Unverified::Unseen));
+        unseen.read_again(3, crc);
+        assert_eq!(judged(&unseen, 3), Ok(Verified::Verified(Algorithm::Crc32)));
         let mut fine = offering(Offered::Whole(crc));
-        fine.add(0, 3, Some(crc), true);
+        fine.add(3, Some((0, crc)), true);
         assert_eq!(judged(&fine, 3), Ok(Verified::Verified(Algorithm::Crc32)));
         assert_eq!(fine.judge(Mode::Off, (0, 3), true), not(Unverified::Off));
         let range = fine.judge(Mode::Required, (0, 3), false);
@@ -198,7 +221,7 @@ mod tests {
             tally.offer(Some(Offered::Whole(sum(Algorithm::Crc32, part))));
         }
         tally.offer(Some(Offered::Whole(sum(Algorithm::Crc32, b"abc"))));
-        tally.add(0, 6, Some(sum(Algorithm::Crc32, b"abcdef")), true);
+        tally.add(6, Some((0, sum(Algorithm::Crc32, b"abcdef"))), true);
         assert_eq!(
             judged(&tally, 6),
             Ok(Verified::NotVerified(Unverified::Unclear))
@@ -214,6 +237,8 @@ mod tests {
         );
         let wrong = offering(Offered::Whole(sum(Algorithm::Crc64Nvme, b"x")));
         assert!(judged(&wrong, 0).is_err());
+        let nothing = judged(&offering(Offered::Composite), 0);
+        assert_eq!(nothing, Ok(Verified::NotVerified(Unverified::Nothing)));
     }
 
     proptest! {
@@ -238,7 +263,7 @@ mod tests {
             all.sort_by_key(|(offset, _)| offset.wrapping_mul(order | 1).rotate_left(17));
             let mut tally = offering(Offered::Whole(expected));
             for (offset, part) in all {
-                tally.add(offset, part.len() as u64, Some(sum(Algorithm::Crc64Nvme, part)), true);
+                tally.add(part.len() as u64, Some((offset, sum(Algorithm::Crc64Nvme, part))), true);
             }
             prop_assert!(tally.stretches.len() <= 1);
             let judged = tally.judge(Mode::Required, (start, whole.len() as u64), true);

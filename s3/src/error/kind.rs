@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 
+use crate::checksum::{Mismatch, Unverified};
 use crate::outcome::Reason;
 
 /// The stage of a request in which an error happened.
@@ -119,6 +120,10 @@ pub enum ErrorKind {
     Service(String),
     /// The host service's rules do not allow it.
     Denied(String),
+    /// The bytes do not have the object's checksum.
+    Checksum(Mismatch),
+    /// No checksum has shown that the bytes are right, which was required.
+    NotVerified(Unverified),
     /// The caller cancelled.
     Cancelled,
     /// The caller's deadline passed.
@@ -183,6 +188,20 @@ impl fmt::Display for ErrorKind {
             ErrorKind::Cuda(text) => write!(f, "CUDA: {}", Printable(text)),
             ErrorKind::Service(text) => write!(f, "host service: {}", Printable(text)),
             ErrorKind::Denied(text) => write!(f, "denied by the host service: {}", Printable(text)),
+            ErrorKind::Checksum(Mismatch { expected, found }) => write!(
+                f,
+                "checksum {}: the object has {}, the bytes that came have {}",
+                expected.algorithm(),
+                expected.to_base64(),
+                found.to_base64()
+            ),
+            ErrorKind::NotVerified(why) => {
+                write!(
+                    f,
+                    "a checksum is required and has shown nothing: {}",
+                    why.why()
+                )
+            }
             ErrorKind::Cancelled => f.write_str("cancelled"),
             ErrorKind::Deadline => f.write_str("deadline passed"),
         }

@@ -3,6 +3,7 @@
 use http::header::{CONTENT_LENGTH, CONTENT_RANGE, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderName, StatusCode};
 
+use crate::checksum::{Algorithm, Mode, Offered};
 use crate::error::ErrorKind;
 use crate::object::{ETag, ObjectInfo, Pin, text};
 use crate::range::{ByteRange, ContentRange, unsatisfied_total};
@@ -20,6 +21,8 @@ pub struct GetPart<'a> {
     pub pin: Option<&'a Pin>,
     /// The entity tag that the caller wants.
     pub if_match: Option<&'a ETag>,
+    /// What is asked of the object's checksum.
+    pub checksum: Mode,
 }
 
 /// How many bytes the body of an accepted answer carries.
@@ -48,7 +51,21 @@ impl GetPart<'_> {
             .filter(|version| *version != "null")
     }
 
-    /// Where in the object it begins.
+    /// What the bytes of an answer are to be summed by as they pass: `len` of them, or up to the end of the body.
+    pub(crate) fn sums_by(&self, info: &ObjectInfo, len: Option<u64>) -> Option<Algorithm> {
+        if self.checksum == Mode::Off {
+            return None;
+        }
+        let pinned = self.pin.and_then(|pin| pin.checksum);
+        let whole = |offered: Offered| offered.whole();
+        let checksum = pinned.and_then(whole).or(info.checksum.and_then(whole))?;
+        let size = info.size.or(self.pin.map(|pin| pin.size));
+        let is_all = self.range.is_none() || (self.offset() == 0 && len.is_some() && len == size);
+        let algorithm = checksum.algorithm();
+        (algorithm.joins() || is_all).then_some(algorithm)
+    }
+
+    /// The first byte of the object that is asked for.
     pub(crate) fn offset(&self) -> u64 {
         self.range.map_or(0, |range| range.offset)
     }
@@ -260,6 +277,7 @@ mod tests {
             range,
             pin: None,
             if_match: None,
+            checksum: Mode::default(),
         }
     }
 
@@ -409,6 +427,7 @@ mod tests {
             etag: Some(ETag::new("\"a\"")),
             version_id: Some("1".into()),
             size: 100,
+            checksum: None,
         };
         let pinned = GetPart {
             pin: Some(&pin),
@@ -481,6 +500,7 @@ mod tests {
             etag: Some(ETag::new("W/\"a\"")),
             version_id: Some("null".into()),
             size: 1,
+            checksum: None,
         };
         let pinned = GetPart {
             pin: Some(&pin),

@@ -4,11 +4,12 @@ use std::borrow::Cow;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use http::header::{ACCEPT_ENCODING, IF_MATCH, PROXY_AUTHORIZATION, RANGE, USER_AGENT};
 use http::uri::PathAndQuery;
-use http::{HeaderMap, HeaderValue, Method, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use s3engine_pool::Window;
 use tokio::time::timeout;
 
@@ -21,6 +22,7 @@ use super::incoming::Incoming;
 use super::response::{Received, Response};
 use super::resume::Kept;
 use super::signed::Signer;
+use crate::checksum::Mode;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind, Phase};
 use crate::object::ObjectInfo;
@@ -30,6 +32,9 @@ use crate::signing::{Payload, sign};
 use crate::timeouts::Timeouts;
 use crate::tls;
 use crate::upstream::Upstream;
+
+/// Asks for the object's checksum in the answer.
+const CHECKSUM_MODE: HeaderName = HeaderName::from_static("x-amz-checksum-mode");
 
 /// An S3 client of one thread; clones share its connections.
 ///
@@ -146,11 +151,49 @@ impl Client {
         }
     }
 
+    /// Adds to a request what asks for the object's checksum, where that is wanted and the server bears it.
+    pub(crate) fn ask_for_checksum(&self, headers: &mut HeaderMap, mode: Mode) -> bool {
+        let refused = self.0.upstream.refuses_checksums.load(Ordering::Relaxed);
+        let asks = mode != Mode::Off && !refused;
+        if asks {
+            headers.insert(CHECKSUM_MODE, HeaderValue::from_static("ENABLED"));
+        }
+        asks
+    }
+
+    /// Sends a request that asks for the object's checksum. A server that does not bear that is asked again without,
+    /// and from then on always.
+    async fn send_for_checksum(
+        &self,
+        mut request: Request<'_>,
+        mode: Mode,
+    ) -> Result<Response, Error> {
+        let asks = self.ask_for_checksum(&mut request.headers, mode);
+        let response = self.send(&request).await.map_err(|failed| failed.error)?;
+        if !asks || !is_refusal(response.status()) {
+            return Ok(response);
+        }
+        let error = response.into_error().await;
+        if !may_be_of_a_header(&error) {
+            return Err(error);
+        }
+        request.headers.remove(CHECKSUM_MODE);
+        let plain = self.send(&request).await.map_err(|failed| failed.error)?;
+        if !is_refusal(plain.status()) {
+            self.0
+                .upstream
+                .refuses_checksums
+                .store(true, Ordering::Relaxed);
+            tracing::info!(endpoint = %self.endpoint(), %error, "the server does not bear being asked for checksums");
+        }
+        Ok(plain)
+    }
+
     /// Asks for the facts about an object.
-    pub async fn head(&self, bucket: &str, key: &str) -> Result<Head, Error> {
+    pub async fn head(&self, bucket: &str, key: &str, checksum: Mode) -> Result<Head, Error> {
         self.check_key(&Method::HEAD, bucket, key)?;
         let request = self.request(Method::HEAD, bucket, key);
-        let response = self.send(&request).await.map_err(|failed| failed.error)?;
+        let response = self.send_for_checksum(request, checksum).await?;
         if response.status() != StatusCode::OK {
             return Err(response.into_error().await);
         }
@@ -199,7 +242,7 @@ impl Client {
             .map(|version| [("versionId", version)]);
         let mut request = self.get_request(part)?;
         request.query = version.as_ref().map_or(&[], |query| query.as_slice());
-        self.send(&request).await.map_err(|failed| failed.error)
+        self.send_for_checksum(request, part.checksum).await
     }
 
     /// The request of a part, without its version, which goes into the query.
@@ -435,6 +478,21 @@ impl Client {
             was_stale: false,
         }
     }
+}
+
+/// How servers refuse what they do not know.
+fn is_refusal(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 400 | 501)
+}
+
+/// Whether a refusal may be of one header, and not of the whole request.
+fn may_be_of_a_header(error: &Error) -> bool {
+    error.code().is_none_or(|code| {
+        matches!(
+            code,
+            "NotImplemented" | "InvalidArgument" | "InvalidRequest" | "BadRequest"
+        )
+    })
 }
 
 /// Whether a connection failed as one does that the server closed while it was idle.

@@ -15,6 +15,7 @@ use super::head::Head;
 use super::incoming::{Failure, Incoming};
 use super::resume::{Kept, check_rest};
 use super::signed::NotRenewed;
+use crate::checksum::{Checksum, Sum};
 use crate::error::{Error, ErrorKind, Phase};
 use crate::object::{ObjectInfo, text};
 use crate::retry;
@@ -54,6 +55,8 @@ pub struct Received {
     pub bytes: u64,
     /// Whether they went through staging on their way to a device.
     pub staged: bool,
+    /// What they sum up to, where the object has a checksum to compare with.
+    pub sum: Option<Checksum>,
     /// What the answer says about the object.
     pub info: ObjectInfo,
     /// The HTTP status.
@@ -65,12 +68,14 @@ pub struct Received {
 }
 
 /// A body that has been received.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Body {
     /// The bytes now in the window, from its beginning.
     pub bytes: u64,
     /// Those of them that went through staging on their way to a device.
     pub staged: u64,
+    /// The sum of them all, where one is wanted.
+    pub sum: Option<Sum>,
 }
 
 /// Where in a window a body goes.
@@ -103,6 +108,11 @@ impl Place {
             exact,
             have,
         }
+    }
+
+    /// Bytes that the window is to hold in the end, where that is known.
+    fn exactly(&self) -> Option<u64> {
+        self.exact.then_some(self.most)
     }
 
     /// What the window is to hold in the end.
@@ -194,7 +204,8 @@ impl Response {
         let mut received = Received {
             bytes: 0,
             staged: before.staged,
-            info: self.info(),
+            sum: None,
+            info: before.about(self.info()),
             status: status.as_u16(),
             request_id: self.request_id().map(str::to_owned),
             first_byte: before.first_byte.unwrap_or(self.first_byte),
@@ -207,13 +218,19 @@ impl Response {
                     kept.keep(info, there.bytes, place.expected());
                     kept.staged = before.staged || there.staged > 0;
                     kept.first_byte = Some(received.first_byte);
+                    kept.sum = there.sum;
+                };
+                let sum = match before.bytes() {
+                    0 => part.sums_by(info, place.exactly()).map(Sum::new),
+                    _ => before.sum.clone(),
                 };
                 let body = match expected {
                     Expected::EmptyObject => self.end().await,
-                    _ => self.receive_at(window, place, keep).await?,
+                    _ => self.receive_at(window, place, sum, keep).await?,
                 };
                 received.bytes = body.bytes;
                 received.staged |= body.staged > 0;
+                received.sum = body.sum.map(Sum::finish);
             }
             Err(ErrorKind::Status { .. } | ErrorKind::RangeNotSatisfiable { .. }) => {
                 *kept = before.clone();
@@ -237,7 +254,7 @@ impl Response {
             Expected::EmptyObject => Ok(self.end().await),
             _ => {
                 let place = Place::of(0, expected, 0, window.len());
-                self.receive_at(window, place, |_| ()).await
+                self.receive_at(window, place, None, |_| ()).await
             }
         }
     }
@@ -252,9 +269,10 @@ impl Response {
         mut self,
         window: &mut Window,
         place: Place,
+        sum: Option<Sum>,
         keep: impl FnOnce(Body),
     ) -> Result<Body, Error> {
-        match self.receive_body(window, place).await {
+        match self.receive_body(window, place, sum).await {
             Ok(received) => {
                 self.client.keep(self.body);
                 Ok(received)
@@ -271,6 +289,7 @@ impl Response {
         &mut self,
         window: &mut Window,
         place: Place,
+        sum: Option<Sum>,
     ) -> Result<Body, (BodyError, Body)> {
         let have = window.len();
         if place.most > have {
@@ -279,10 +298,11 @@ impl Response {
             return Err(((kind, None), Body::default()));
         }
         let mut filling = window.filling();
-        let mut bytes = place.from;
-        match self.fill(&mut filling, &place, &mut bytes).await {
+        let (mut bytes, mut sum) = (place.from, sum);
+        let filled = self.fill(&mut filling, &place, (&mut bytes, &mut sum));
+        match filled.await {
             Ok(()) => match filling.finish().await {
-                Ok(staged) => Ok(Body { bytes, staged }),
+                Ok(staged) => Ok(Body { bytes, staged, sum }),
                 Err(error) => {
                     let kind = not_written(error, bytes, have);
                     Err(((kind, None), Body::default()))
@@ -291,7 +311,7 @@ impl Response {
             Err(error) if retry::may_pass(&error.0, Some(Phase::Body)) => {
                 // What has come is there once its copies have ended.
                 let there = match filling.finish().await {
-                    Ok(staged) => Body { bytes, staged },
+                    Ok(staged) => Body { bytes, staged, sum },
                     Err(_) => Body::default(),
                 };
                 Err((error, there))
@@ -304,12 +324,13 @@ impl Response {
         }
     }
 
-    /// Receives what comes after the first `received` bytes of the part, and counts it.
+    /// Receives what comes after the first `received` bytes of the part, counts it, and sums it up where that is
+    /// wanted: while it is still in the processor's caches.
     async fn fill(
         &mut self,
         filling: &mut Filling<'_>,
         place: &Place,
-        received: &mut u64,
+        (received, sum): (&mut u64, &mut Option<Sum>),
     ) -> Result<(), BodyError> {
         let &Place {
             most, exact, have, ..
@@ -333,7 +354,13 @@ impl Response {
                 };
                 return Err((kind, None));
             }
-            let read = |room: &mut [u8]| self.body.read(room);
+            let read = |room: &mut [u8]| {
+                let read = self.body.read(room)?;
+                if let Some(sum) = sum {
+                    sum.update(&room[..read]);
+                }
+                Ok(read)
+            };
             let read = filling.receive(*received, len, read).await;
             let read = read.map_err(|error| (not_written(error, end, have), None))?;
             *received += read.map_err(|error| failed(Failure::Broken(error), *received))? as u64;

@@ -13,6 +13,7 @@ use http::header::CONTENT_RANGE;
 use http::{HeaderMap, StatusCode};
 
 use super::answer::{Expected, GetPart, check_head};
+use crate::checksum::{Offered, Sum};
 use crate::error::ErrorKind;
 use crate::object::{ETag, ObjectInfo, Pin, text};
 use crate::range::{ByteRange, ContentRange};
@@ -30,12 +31,24 @@ pub struct Kept {
     pub(super) staged: bool,
     /// When the head of the first answer had arrived.
     pub(super) first_byte: Option<Instant>,
+    /// The sum of the bytes, where one is wanted: it goes on with the next ones.
+    pub(super) sum: Option<Sum>,
+    /// The object's checksum, of which answers to a rest may be silent.
+    checksum: Option<Offered>,
 }
 
 impl Kept {
     /// How many there are.
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// What an answer and those before it say about the object.
+    pub(super) fn about(&self, info: ObjectInfo) -> ObjectInfo {
+        ObjectInfo {
+            checksum: self.checksum.or(info.checksum),
+            ..info
+        }
     }
 
     /// An attempt at this version of the object broke off with `bytes` in the window, of the expected ones.
@@ -53,6 +66,7 @@ impl Kept {
             Expected::UpTo(_) | Expected::EmptyObject => None,
         };
         self.pin = Pin::of(info);
+        self.checksum = info.checksum;
         self.etag = etag.cloned();
     }
 
@@ -118,6 +132,7 @@ fn superset(headers: &HeaderMap, part: &GetPart<'_>, rest: &GetPart<'_>) -> Opti
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::checksum::Mode;
     use http::HeaderName;
     use proptest::prelude::*;
 
@@ -130,6 +145,7 @@ mod tests {
             range: range.map(|(offset, len)| ByteRange::new(offset, len).unwrap()),
             pin: None,
             if_match: None,
+            checksum: Mode::default(),
         }
     }
 

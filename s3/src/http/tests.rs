@@ -1,5 +1,6 @@
 //! The client against a server that follows a script, byte by byte.
 
+mod checksums;
 mod connections;
 mod dial;
 mod list;
@@ -16,6 +17,7 @@ use s3engine_pool::{HugePages, Landing, Memory, Pool, PoolOptions, Window};
 use self::server::Step::{Answer, Close, Reset, Silence};
 use self::server::{Server, Step, answer, ok, partial};
 use super::*;
+use crate::checksum::Mode;
 use crate::error::{Error, ErrorKind, Phase};
 use crate::object::{ETag, Pin};
 use crate::outcome::Reason;
@@ -56,6 +58,7 @@ fn whole() -> GetPart<'static> {
         range: None,
         pin: None,
         if_match: None,
+        checksum: Mode::WhenOffered,
     }
 }
 
@@ -119,6 +122,7 @@ fn a_pinned_range_is_asked_for_and_lands_in_the_window() {
         etag: Some(ETag::new("\"a\"")),
         version_id: Some("v/1".into()),
         size: 100,
+        checksum: None,
     };
     let (received, bytes) = get(
         &server.client(),
@@ -236,6 +240,7 @@ fn bytes_of_another_place_or_version_are_never_taken() {
         etag: Some(ETag::new("\"a\"")),
         version_id: None,
         size: 100,
+        checksum: None,
     };
     let pinned = GetPart {
         pin: Some(&pin),
@@ -426,10 +431,13 @@ fn head_gives_the_facts_and_its_errors_the_status() {
     let server = Server::start(vec![vec![Answer(facts), Answer(missing)]]);
     let client = server.client();
     run(async {
-        let head = client.head("train", "k").await.unwrap();
+        let head = client.head("train", "k", Mode::WhenOffered).await.unwrap();
         assert_eq!(head.info.size, Some(5_000_000_000));
         assert_eq!(head.request_id.as_deref(), Some("R1"));
-        let error = client.head("train", "k").await.unwrap_err();
+        let error = client
+            .head("train", "k", Mode::WhenOffered)
+            .await
+            .unwrap_err();
         assert!(error.is_not_found());
         assert!(
             error

@@ -3,6 +3,7 @@
 use super::server::Step::{Answer, Close, Silence};
 use super::server::{Server, Step, answer, ok, partial};
 use super::*;
+use crate::checksum::{Algorithm, Checksum, Offered, Sum};
 
 /// Attempts at one part, one for each step, each on a connection of its own. What the last one gave, what the window
 /// then holds, and the requests.
@@ -190,4 +191,46 @@ fn r16_a_body_that_is_short_or_empty_is_never_a_success() {
         let error = get(&server.client(), ranged(0, 5), 16).map(drop);
         assert!(error.is_err());
     }
+}
+
+#[test]
+fn r59_the_sum_of_a_part_goes_on_with_what_is_kept_of_it() {
+    for algorithm in Algorithm::ALL {
+        let right = sum_of(*algorithm, b"0123456789");
+        let told = format!("x-amz-checksum-{algorithm}: {}", right.to_base64());
+        for first in [b"0123", b"01x3"] {
+            let rest = ["Content-Length: 6", "Content-Range: bytes 4-9/10"];
+            let steps = vec![
+                cut("200 OK", &["Content-Length: 10", &told], first),
+                cut("206 Partial Content", &rest, b"45"),
+                Answer(partial("6-9/10", "\"a\"", b"6789")),
+            ];
+            let (received, bytes, _) = attempts(steps, whole(), 16);
+            let received = received.unwrap();
+            // What was wrong before the cut is found as well, and what is told once counts for all answers.
+            assert_eq!(received.sum, Some(sum_of(*algorithm, &bytes[..10])));
+            assert_eq!(received.sum == Some(right), first == b"0123");
+            assert_eq!(received.info.checksum, Some(Offered::Whole(right)));
+        }
+    }
+}
+
+#[test]
+fn r59_what_is_fetched_anew_is_summed_anew() {
+    let right = sum_of(Algorithm::Crc32, b"0123456789");
+    let told = format!("x-amz-checksum-crc32: {}", right.to_base64());
+    let headers = ["Content-Length: 10", &*told];
+    // Without a tag nothing is gone on with.
+    let steps = vec![
+        Close(answer("200 OK", &headers, b"0123")),
+        Answer(answer("200 OK", &headers, b"0123456789")),
+    ];
+    let (received, ..) = attempts(steps, whole(), 16);
+    assert_eq!(received.unwrap().sum, Some(right));
+}
+
+fn sum_of(algorithm: Algorithm, bytes: &[u8]) -> Checksum {
+    let mut sum = Sum::new(algorithm);
+    sum.update(bytes);
+    sum.finish()
 }
