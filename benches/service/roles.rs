@@ -100,6 +100,7 @@ fn serve(socket: &str, sim: &[&str]) {
         endpoints: vec![("main".to_owned(), engine)],
         allow: Vec::new(),
         rules: Vec::new(),
+        client_headers: Vec::new(),
         caps: Caps {
             slab_bytes: 64 << 20,
             ..Caps::default()

@@ -278,7 +278,7 @@ impl EngineBuilder {
             rdma_threshold: self.rdma_threshold,
             http_part: self.http_part,
             rdma_part: self.rdma_part,
-            tenant: Tenant::new(None, pool, share, Access::All),
+            tenant: Tenant::new(None, pool, share, Access::All, None),
             in_flight,
             queued: Queued::default(),
             warnings: Warnings::default(),

@@ -19,6 +19,7 @@ use s3engine_s3::error::{Error, ErrorKind};
 use s3engine_s3::fabric::Fabric;
 use s3engine_s3::list::ListQuery;
 use s3engine_s3::object::ObjectInfo;
+use s3engine_s3::options::{NO_OPTIONS, RequestOptions};
 use s3engine_s3::rdma::Queued;
 use s3engine_s3::retry::{RetryBudget, RetryPolicy};
 use s3engine_s3::upstream::Upstream;
@@ -303,48 +304,87 @@ impl Engine {
     /// Binds an object to the version that it has now, for many GETs of it ([`Get::of`]). Opens of the same
     /// object at the same time share one HEAD.
     pub async fn open(&self, bucket: &str, key: &str) -> Result<Object, Error> {
+        self.open_with(bucket, key, RequestOptions::default()).await
+    }
+
+    /// The same with options, which GETs of the object then have too.
+    pub async fn open_with(
+        &self,
+        bucket: &str,
+        key: &str,
+        options: impl Into<Arc<RequestOptions>>,
+    ) -> Result<Object, Error> {
+        let options = some(options.into());
         match &self.kind {
             Kind::Embedded(inner) => {
                 let tenant = &inner.core.tenant;
-                let head = head(inner, tenant, bucket, key);
+                let head = head(inner, tenant, (bucket, key), options.clone());
                 let objects = &inner.core.objects;
-                objects.open(tenant.share.id(), bucket, key, head).await
+                let share = tenant.share.id();
+                objects.open(share, (bucket, key), options, head).await
             }
-            Kind::Connected(connected) => connected.open(bucket, key).await,
+            Kind::Connected(connected) => connected.open(bucket, key, options).await,
         }
     }
 
     /// The names in a bucket that `query` asks for, page by page.
     pub fn list(&self, bucket: &str, query: ListQuery) -> Lister {
+        self.list_with(bucket, query, RequestOptions::default())
+    }
+
+    /// The same with options, of which a version and a key mean nothing to a bucket.
+    pub fn list_with(
+        &self,
+        bucket: &str,
+        query: ListQuery,
+        options: impl Into<Arc<RequestOptions>>,
+    ) -> Lister {
         let of = match &self.kind {
             Kind::Embedded(inner) => Listed::Here(Arc::clone(inner)),
             Kind::Connected(connected) => Listed::There(Arc::clone(connected)),
         };
-        Lister::new(of, bucket, query)
+        Lister::new(of, bucket, query, some(options.into()))
     }
 
     /// What the server says about an object, without its bytes. Tried again as GETs are; dropping the future
     /// cancels.
     pub async fn head(&self, bucket: &str, key: &str) -> Result<ObjectInfo, Error> {
+        self.head_with(bucket, key, RequestOptions::default()).await
+    }
+
+    /// The same with options.
+    pub async fn head_with(
+        &self,
+        bucket: &str,
+        key: &str,
+        options: impl Into<Arc<RequestOptions>>,
+    ) -> Result<ObjectInfo, Error> {
+        let options = some(options.into());
         match &self.kind {
-            Kind::Embedded(inner) => head(inner, &inner.core.tenant, bucket, key).await,
-            Kind::Connected(connected) => connected.head(bucket, key).await,
+            Kind::Embedded(inner) => head(inner, &inner.core.tenant, (bucket, key), options).await,
+            Kind::Connected(connected) => connected.head(bucket, key, options).await,
         }
     }
+}
+
+/// Options, where there are any.
+fn some(options: Arc<RequestOptions>) -> Option<Arc<RequestOptions>> {
+    (!options.is_none()).then_some(options)
 }
 
 /// On behalf of `tenant`, as its GETs are.
 pub(crate) async fn head(
     inner: &Inner,
     tenant: &Tenant,
-    bucket: &str,
-    key: &str,
+    (bucket, key): (&str, &str),
+    options: Option<Arc<RequestOptions>>,
 ) -> Result<ObjectInfo, Error> {
     let (of, named, share) = (bucket.to_owned(), key.to_owned(), tenant.share.clone());
     let head = request::ask(&inner.core, "HEAD", (bucket, key), move |lane, last| {
         Box::pin(async move {
             let checksum = lane.core.checksum;
-            request::head(&lane, &share, &last, (&of, &named), checksum).await
+            let options = options.as_deref().unwrap_or(&NO_OPTIONS);
+            request::head(&lane, &share, &last, (&of, &named), checksum, options).await
         })
     });
     head.await

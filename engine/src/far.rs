@@ -31,6 +31,9 @@ pub(crate) trait Far: Send {
     /// The bell that `wait` waits for, where it is one that others can wait for too.
     fn waits_on(&self) -> Option<Arc<SocketBell>>;
 
+    /// The version that it speaks.
+    fn version(&self) -> u32;
+
     /// Ends the queue: the other end cancels what is outstanding.
     fn close(&mut self);
 

@@ -8,6 +8,7 @@ use s3engine_pool::{Buffer, Memory};
 use s3engine_s3::Policy;
 use s3engine_s3::checksum::Mode;
 use s3engine_s3::object::{ETag, ObjectInfo, Pin};
+use s3engine_s3::options::RequestOptions;
 
 use crate::open::Object;
 use crate::tenant::Tenant;
@@ -32,6 +33,8 @@ pub struct Get {
     pub(crate) memory: Memory,
     pub(crate) policy: Option<Policy>,
     pub(crate) checksum: Option<Mode>,
+    /// What else it says.
+    pub(crate) options: Option<Arc<RequestOptions>>,
     pub(crate) deadline: Option<Duration>,
     pub(crate) user_data: u64,
     /// For whom it runs; the engine's own program where absent.
@@ -59,6 +62,7 @@ impl Get {
             memory: Memory::Host,
             policy: None,
             checksum: None,
+            options: None,
             deadline: None,
             user_data: 0,
             tenant: None,
@@ -71,6 +75,7 @@ impl Get {
         Self {
             opened: Some(object.clone()),
             version: name.version.clone(),
+            options: object.options().cloned(),
             ..Self::new(Arc::clone(&name.bucket), Arc::clone(&name.key))
         }
     }
@@ -94,6 +99,14 @@ impl Get {
     pub fn version(mut self, info: &ObjectInfo) -> Self {
         self.version = Pin::of(info);
         self.opened = None;
+        self
+    }
+
+    /// With these options: a version, a key, who pays, and more. Those of an object that was opened are not needed
+    /// again.
+    pub fn options(mut self, options: impl Into<Arc<RequestOptions>>) -> Self {
+        let options = options.into();
+        self.options = (!options.is_none()).then_some(options);
         self
     }
 

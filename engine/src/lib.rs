@@ -65,6 +65,9 @@ pub use s3engine_s3::fabric::loopback::LoopbackOptions;
 pub use s3engine_s3::list::{ListPage, ListQuery, ListedObject};
 pub use s3engine_s3::network::{Network, Proxies, ProxyError, Source, TlsError, TlsOptions};
 pub use s3engine_s3::object::{ETag, ObjectInfo};
+pub use s3engine_s3::options::{
+    BadCustomerKey, BadHeader, CustomerKey, ExtraHeaders, RequestOptions,
+};
 pub use s3engine_s3::retry::RetryPolicy;
 pub use s3engine_s3::timeouts::Timeouts;
 pub use s3engine_s3::{Path, Policy, Reason};

@@ -99,6 +99,10 @@ impl Far for Here {
         self.link.lost.load(Ordering::Acquire)
     }
 
+    fn version(&self) -> u32 {
+        s3engine_ring::VERSION
+    }
+
     fn waits_on(&self) -> Option<Arc<SocketBell>> {
         None
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use s3engine_s3::error::Error;
 use s3engine_s3::list::{ListPage, ListQuery};
+use s3engine_s3::options::{NO_OPTIONS, RequestOptions};
 
 use crate::client::Connected;
 use crate::engine::Inner;
@@ -17,6 +18,7 @@ pub struct Lister {
     bucket: Arc<str>,
     /// Of the next page; `None` after the last one.
     query: Option<ListQuery>,
+    options: Option<Arc<RequestOptions>>,
 }
 
 /// Who asks the server.
@@ -26,11 +28,17 @@ pub(crate) enum Listed {
 }
 
 impl Lister {
-    pub(crate) fn new(of: Listed, bucket: &str, query: ListQuery) -> Self {
+    pub(crate) fn new(
+        of: Listed,
+        bucket: &str,
+        query: ListQuery,
+        options: Option<Arc<RequestOptions>>,
+    ) -> Self {
         Self {
             of,
             bucket: bucket.into(),
             query: Some(query),
+            options,
         }
     }
 
@@ -42,11 +50,15 @@ impl Lister {
         let Some(query) = &mut self.query else {
             return Ok(None);
         };
+        let options = self.options.clone();
         let page = match &self.of {
             Listed::Here(engine) => {
-                page(engine, &engine.core.tenant, &self.bucket, query.clone()).await?
+                let tenant = &engine.core.tenant;
+                page(engine, tenant, &self.bucket, query.clone(), options).await?
             }
-            Listed::There(connected) => connected.list(&self.bucket, query.clone()).await?,
+            Listed::There(connected) => {
+                connected.list(&self.bucket, query.clone(), options).await?
+            }
         };
         match &page.next {
             Some(token) => query.continuation = Some(token.clone()),
@@ -71,12 +83,14 @@ pub(crate) async fn page(
     tenant: &Tenant,
     bucket: &str,
     query: ListQuery,
+    options: Option<Arc<RequestOptions>>,
 ) -> Result<ListPage, Error> {
     let (of, share) = (bucket.to_owned(), tenant.share.clone());
     let page = ask(&engine.core, "LIST", (bucket, ""), move |lane, last| {
         Box::pin(async move {
             let list = retried(&lane.core, &share, &last, async || {
-                lane.client.list(&of, &query).await
+                let options = options.as_deref().unwrap_or(&NO_OPTIONS);
+                lane.client.list(&of, &query, options).await
             });
             list.await
         })

@@ -9,13 +9,14 @@ use dashmap::DashMap;
 use s3engine_pool::Process;
 use s3engine_s3::error::{Error, ErrorKind};
 use s3engine_s3::object::{ObjectInfo, Pin};
+use s3engine_s3::options::RequestOptions;
 use tokio::sync::OnceCell;
 
 use crate::in_flight::ShareId;
 use crate::wire::Name;
 
-/// What is asked for at the same time is asked once: whose turn it waits for, bucket and key.
-type Asked = (ShareId, Arc<str>, Arc<str>);
+/// What is asked for at the same time is asked once: whose turn it waits for, bucket, key and options.
+type Asked = (ShareId, Arc<str>, Arc<str>, Option<Arc<RequestOptions>>);
 
 /// The open objects of an engine.
 pub(crate) struct Objects {
@@ -48,16 +49,22 @@ impl Objects {
     pub(crate) async fn open(
         self: &Arc<Self>,
         share: ShareId,
-        bucket: &str,
-        key: &str,
+        (bucket, key): (&str, &str),
+        options: Option<Arc<RequestOptions>>,
         head: impl Future<Output = Result<ObjectInfo, Error>>,
     ) -> Result<Object, Error> {
         let (bucket, key): (Arc<str>, Arc<str>) = (bucket.into(), key.into());
-        let named = (share, Arc::clone(&bucket), Arc::clone(&key));
+        let named = (
+            share,
+            Arc::clone(&bucket),
+            Arc::clone(&key),
+            options.clone(),
+        );
         let info = self.asked.join(named, head).await?;
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let opener = Arc::clone(self) as Arc<dyn Opener>;
-        let Some(object) = Object::new(id, &bucket, &key, info, opener) else {
+        let named = (&*bucket, &*key);
+        let Some(object) = Object::new(id, named, options, info, opener) else {
             let text = "the answer to HEAD has no size".to_owned();
             return Err(Error::new(
                 "HEAD",
@@ -109,6 +116,7 @@ struct Open {
     id: u64,
     name: Name,
     info: ObjectInfo,
+    options: Option<Arc<RequestOptions>>,
     opener: Arc<dyn Opener>,
 }
 
@@ -116,8 +124,8 @@ impl Object {
     /// One that was opened as `id`. `None` where its size is not known, which binds it to nothing.
     pub(crate) fn new(
         id: u64,
-        bucket: &str,
-        key: &str,
+        (bucket, key): (&str, &str),
+        options: Option<Arc<RequestOptions>>,
         info: ObjectInfo,
         opener: Arc<dyn Opener>,
     ) -> Option<Self> {
@@ -131,6 +139,7 @@ impl Object {
             id,
             name,
             info,
+            options,
             opener,
         })))
     }
@@ -148,6 +157,10 @@ impl Object {
     /// What the server said of it: ETag, version, size.
     pub fn info(&self) -> &ObjectInfo {
         &self.0.info
+    }
+
+    pub(crate) fn options(&self) -> Option<&Arc<RequestOptions>> {
+        self.0.options.as_ref()
     }
 
     pub(crate) fn id(&self) -> u64 {

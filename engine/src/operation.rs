@@ -16,6 +16,7 @@ use s3engine_pool::{Buffer, Landing, Memory, PoolError, Returning};
 use s3engine_s3::checksum::{Mode, Sum};
 use s3engine_s3::error::{Error, ErrorKind};
 use s3engine_s3::object::{ETag, ObjectInfo, Pin};
+use s3engine_s3::options::{NO_OPTIONS, RequestOptions};
 use s3engine_s3::{Policy, Reason};
 
 use crate::completion::Fallback;
@@ -84,6 +85,8 @@ pub(crate) struct Target {
     pub(crate) pin: Option<Arc<Pin>>,
     /// What is asked of the object's checksum.
     pub(crate) checksum: Mode,
+    /// What else requests say.
+    pub(crate) options: Option<Arc<RequestOptions>>,
 }
 
 struct Destination {
@@ -384,6 +387,7 @@ fn target(get: Get, lane: &Lane, report: &Report) -> Result<Target, Error> {
         if_match: get.if_match,
         pin,
         checksum: get.checksum.unwrap_or(lane.core.checksum),
+        options: get.options,
     };
     if target.key.is_empty() {
         return Err(report.error(ErrorKind::Config("the key is empty".into())));
@@ -437,6 +441,7 @@ pub(crate) async fn look(
         &last,
         (&target.bucket, &target.key),
         target.checksum,
+        target.options.as_deref().unwrap_or(&NO_OPTIONS),
     ));
     let looked = looked.await;
     let info = looked.map_err(|kind| last.told(report.error(kind)))??;

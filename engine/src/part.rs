@@ -9,6 +9,7 @@ use s3engine_s3::checksum::Mode;
 use s3engine_s3::error::{Error, ErrorKind};
 use s3engine_s3::http::GetPart;
 use s3engine_s3::object::{ETag, Pin};
+use s3engine_s3::options::{NO_OPTIONS, RequestOptions};
 use s3engine_s3::range::ByteRange;
 use s3engine_s3::retry::{self, Failed};
 use s3engine_s3::transport::{HttpTransport, Outcome, Transport};
@@ -50,6 +51,7 @@ pub(crate) struct Wanted {
     pub(crate) pin: Option<Arc<Pin>>,
     pub(crate) if_match: Option<ETag>,
     pub(crate) checksum: Mode,
+    pub(crate) options: Option<Arc<RequestOptions>>,
 }
 
 /// What became of a part.
@@ -78,6 +80,7 @@ impl Wanted {
             pin: self.pin.as_deref(),
             if_match: self.if_match.as_ref(),
             checksum: self.checksum,
+            options: self.options.as_deref().unwrap_or(&NO_OPTIONS),
         }
     }
 

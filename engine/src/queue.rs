@@ -274,7 +274,12 @@ impl Queue {
             };
             return self.refuse_for(ticket, get, kind, Some(Reason::StaleBuffer));
         }
-        let pushed = match wire::request(&get) {
+        let options = wire::options(&get, attached.far.version());
+        let request = match &options {
+            Ok(options) => wire::request(&get, options.as_ref()),
+            Err(kind) => Err(kind.clone()),
+        };
+        let pushed = match request {
             Ok(request) => attached.client.push_get(&request, get.user_data),
             Err(kind) => return self.refuse(ticket, get, kind),
         };

@@ -10,6 +10,7 @@ use std::time::Instant;
 use s3engine_s3::checksum::Mode;
 use s3engine_s3::error::{Error, ErrorKind};
 use s3engine_s3::object::ObjectInfo;
+use s3engine_s3::options::RequestOptions;
 use s3engine_s3::retry::{Attempts, Failed};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
@@ -126,9 +127,10 @@ pub(crate) async fn head(
     last: &LastError,
     (bucket, key): (&str, &str),
     checksum: Mode,
+    options: &RequestOptions,
 ) -> Result<ObjectInfo, Error> {
     let head = retried(&lane.core, share, last, async || {
-        lane.client.head(bucket, key, checksum).await
+        lane.client.head(bucket, key, checksum, options).await
     });
     Ok(head.await?.info)
 }

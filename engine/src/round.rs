@@ -147,6 +147,7 @@ impl Round<'_> {
             pin,
             if_match: self.target.if_match.clone(),
             checksum: self.target.checksum,
+            options: self.target.options.clone(),
         }
     }
 

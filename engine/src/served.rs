@@ -149,6 +149,11 @@ impl ServedQueue {
             false => refused,
         };
         let mut get = wire::get(checked, ticket.user_data(), name);
+        let options = record.options.map_or(Ok(()), |options| {
+            wire::set_options(&mut get, *options)?;
+            self.tenant.check_options(get.options.as_deref())
+        });
+        let refused = refused.or(options.err());
         get.tenant = Some(Arc::clone(&self.tenant));
         let number = get::Ticket(ticket.entry().into());
         let sink = Sink::Queue(self.sender.clone());

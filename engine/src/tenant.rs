@@ -7,6 +7,7 @@ use arc_swap::ArcSwap;
 use metrics::SharedString;
 use s3engine_pool::Pool;
 use s3engine_s3::error::ErrorKind;
+use s3engine_s3::options::RequestOptions;
 use tokio::sync::Mutex;
 
 use crate::in_flight::Share;
@@ -23,6 +24,8 @@ pub(crate) struct Tenant {
     pub(crate) share: Share,
     /// What it may read. Replaced when rules are loaded anew.
     pub(crate) access: ArcSwap<Access>,
+    /// The headers that it may add to requests; the embedding program any.
+    headers: Option<Arc<[String]>>,
     /// GETs taken from its queues and not ended.
     pub(crate) outstanding: AtomicU64,
     /// The same GETs, one by one, of a client of the host service.
@@ -32,15 +35,36 @@ pub(crate) struct Tenant {
 }
 
 impl Tenant {
-    pub(crate) fn new(label: Option<&str>, pool: Pool, share: Share, access: Access) -> Arc<Self> {
+    pub(crate) fn new(
+        label: Option<&str>,
+        pool: Pool,
+        share: Share,
+        access: Access,
+        headers: Option<Arc<[String]>>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             pool,
             leasing: Mutex::default(),
             share,
             access: ArcSwap::from_pointee(access),
+            headers,
             outstanding: AtomicU64::new(0),
             under_way: Arc::default(),
             label: label.map(|label| SharedString::from_shared(label.into())),
+        })
+    }
+
+    /// Refuses headers that the service's configuration does not name. All other options are the client's own to
+    /// choose.
+    pub(crate) fn check_options(&self, options: Option<&RequestOptions>) -> Result<(), ErrorKind> {
+        let (Some(options), Some(allowed)) = (options, &self.headers) else {
+            return Ok(());
+        };
+        let mut names = options.headers.iter().map(|(name, _)| name);
+        let refused = names.find(|name| !allowed.iter().any(|of| of.eq_ignore_ascii_case(name)));
+        refused.map_or(Ok(()), |name| {
+            let text = format!("the header {name} is none of client_headers");
+            Err(ErrorKind::Denied(text))
         })
     }
 

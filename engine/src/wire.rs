@@ -8,20 +8,26 @@ use std::time::{Duration, SystemTime};
 use s3engine_pool::{Buffer, Memory, SlabId, SlotId};
 use s3engine_ring::{
     CheckedGet, Cqe, DETAIL_ERRNO, DETAIL_OF_HEAD, DETAIL_SLOT, DETAIL_STATUS, Destination, Detail,
-    GetRequest, Object, Outcome, TextKind, UNKNOWN, Version, error_code, error_name, path_code,
-    path_name, reason_code, reason_name, verified_code, verified_name,
+    GetRequest, OPTIONS_VERSION, Object, Options, Outcome, TextKind, UNKNOWN, Version,
+    checksum_mode_code, checksum_mode_name, error_code, error_name, path_code, path_name,
+    reason_code, reason_name, verified_code, verified_name,
 };
-use s3engine_s3::checksum::{Checksum, Mismatch, Offered, Unverified, Verified};
+use s3engine_s3::checksum::{Checksum, Mismatch, Mode, Offered, Unverified, Verified};
 use s3engine_s3::error::{Error, ErrorKind, Phase};
 use s3engine_s3::object::{ETag, ObjectInfo, Pin};
+use s3engine_s3::options::{CustomerKey, ExtraHeaders, NO_OPTIONS, RequestOptions};
 use s3engine_s3::{Path, Policy, Reason};
 
 use crate::completion::{BytesByPath, Completion, Fallback, Flags, Stages};
 use crate::get::{Get, Ticket};
 
 /// A GET as a client says it. Its buffer is named, not carried.
-pub(crate) fn request(get: &Get) -> Result<GetRequest<'_>, ErrorKind> {
+pub(crate) fn request<'a>(
+    get: &'a Get,
+    options: Option<&'a Options>,
+) -> Result<GetRequest<'a>, ErrorKind> {
     Ok(GetRequest {
+        options,
         object: match &get.opened {
             Some(opened) => Object::Opened(opened.id()),
             None => named(get)?,
@@ -54,6 +60,80 @@ pub(crate) fn request(get: &Get) -> Result<GetRequest<'_>, ErrorKind> {
             u32::try_from(whole.max(1)).unwrap_or(u32::MAX)
         }),
     })
+}
+
+/// What a GET says besides its object, to a peer of that version. One that knows no options is not told what it could
+/// only do better with.
+pub(crate) fn options(get: &Get, version: u32) -> Result<Option<Options>, ErrorKind> {
+    // Of an object that was opened, the other end knows it.
+    let pin = get.version.as_ref().filter(|_| get.opened.is_none());
+    let checksum = pin.and_then(|pin| pin.checksum?.whole());
+    if get.checksum.is_none() && checksum.is_none() && get.options.is_none() {
+        return Ok(None);
+    }
+    if version < OPTIONS_VERSION {
+        let must = get.checksum == Some(Mode::Required) || get.options.is_some();
+        return if must { Err(no_options()) } else { Ok(None) };
+    }
+    let told = get.options.as_deref().unwrap_or(&NO_OPTIONS);
+    let key = told.customer_key.as_ref();
+    let owned = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
+    Ok(Some(Options {
+        checksum_mode: get
+            .checksum
+            .and_then(|mode| checksum_mode_code(mode.as_str())),
+        checksum: checksum.map(|checksum| checksum.to_string()),
+        version_id: told.version_id.clone(),
+        customer_key: key.map(|key| (*key.bytes(), key.goes_over_plain_http())),
+        request_payer: told.request_payer,
+        expected_bucket_owner: told.expected_bucket_owner.clone(),
+        headers: told.headers.iter().map(owned).collect(),
+    }))
+}
+
+/// What a peer of an older version cannot do.
+pub(crate) fn no_options() -> ErrorKind {
+    let text = "it is of an older version, which knows no options of requests: start a newer one";
+    ErrorKind::Service(text.to_owned())
+}
+
+/// Adds to a GET what a service has heard besides its object.
+pub(crate) fn set_options(get: &mut Get, heard: Options) -> Result<(), ErrorKind> {
+    let refused = |text: String| ErrorKind::Config(text);
+    get.checksum = match heard.checksum_mode {
+        None => None,
+        Some(code) => Some(
+            checksum_mode_name(code)
+                .and_then(|name| name.parse().ok())
+                .ok_or_else(|| refused(format!("checksum mode {code} is unknown")))?,
+        ),
+    };
+    if let (Some(text), Some(pin)) = (heard.checksum, &mut get.version) {
+        let checksum = text.parse::<Checksum>();
+        pin.checksum = Some(Offered::Whole(
+            checksum.map_err(|e| refused(e.to_string()))?,
+        ));
+    }
+    let headers = heard
+        .headers
+        .iter()
+        .map(|(name, value)| (&**name, &**value));
+    let options = RequestOptions {
+        version_id: heard.version_id,
+        customer_key: heard.customer_key.map(|(key, over_plain_http)| {
+            let key = CustomerKey::new(key);
+            if over_plain_http {
+                key.over_plain_http()
+            } else {
+                key
+            }
+        }),
+        request_payer: heard.request_payer,
+        expected_bucket_owner: heard.expected_bucket_owner,
+        headers: ExtraHeaders::of(headers).map_err(|error| refused(error.to_string()))?,
+    };
+    get.options = (!options.is_none()).then(|| Arc::new(options));
+    Ok(())
 }
 
 fn named(get: &Get) -> Result<Object<&str>, ErrorKind> {
@@ -131,6 +211,7 @@ pub(crate) fn get(checked: &CheckedGet, user_data: u64, name: Name) -> Get {
         fixed: matches!(checked.destination, Destination::Slot { fixed: true, .. }),
         memory: Memory::Host,
         checksum: None,
+        options: None,
         policy: checked.policy.map(|policy| match policy {
             s3engine_ring::Policy::RequireRdma => Policy::RequireRdma,
             s3engine_ring::Policy::PreferRdma => Policy::PreferRdma,

@@ -47,18 +47,94 @@ fn a_get_that_wants_two_versions_cannot_be_said() {
         ..ObjectInfo::default()
     };
     let get = |etag| Get::new("b", "k").version(&info).if_match(ETag::new(etag));
-    assert!(request(&get("\"a\"")).is_ok());
-    let Err(ErrorKind::Modified { expected, found }) = request(&get("\"b\"")) else {
+    assert!(request(&get("\"a\""), None).is_ok());
+    let Err(ErrorKind::Modified { expected, found }) = request(&get("\"b\""), None) else {
         panic!("no object is both")
     };
     assert_eq!((&*expected, &*found), ("etag \"b\"", "etag \"a\""));
+}
+
+fn options_of() -> impl Strategy<Value = (Option<Mode>, Option<Checksum>, RequestOptions)> {
+    let options = (
+        maybe("[ -~]{0,30}".boxed()),
+        proptest::option::of(any::<([u8; 32], bool)>()),
+        any::<bool>(),
+        maybe("[0-9]{0,12}".boxed()),
+        proptest::collection::vec(("x-[a-z]{1,9}", "[!-~]{0,20}"), 0..4),
+    );
+    let options = options.prop_map(|(version_id, key, request_payer, owner, headers)| {
+        let headers = headers.iter().map(|(name, value)| (&**name, &**value));
+        RequestOptions {
+            version_id,
+            customer_key: key.map(|(key, plain)| match plain {
+                true => CustomerKey::new(key).over_plain_http(),
+                false => CustomerKey::new(key),
+            }),
+            request_payer,
+            expected_bucket_owner: owner,
+            headers: ExtraHeaders::of(headers).unwrap(),
+        }
+    });
+    let mode = proptest::option::of(proptest::sample::select(Mode::ALL));
+    (mode, proptest::option::of(checksum()), options)
+}
+
+#[test]
+fn a_peer_that_knows_no_options_is_told_none_and_never_less_than_is_asked_for() {
+    let info = ObjectInfo {
+        size: Some(1),
+        checksum: Checksum::from_base64(Algorithm::Crc32, "y/Q5Jg==").map(Offered::Whole),
+        ..ObjectInfo::default()
+    };
+    let get = || Get::new("b", "k").version(&info);
+    assert!(
+        options(&Get::new("b", "k"), OPTIONS_VERSION)
+            .unwrap()
+            .is_none()
+    );
+    assert!(options(&get(), OPTIONS_VERSION).unwrap().is_some());
+    let older = OPTIONS_VERSION - 1;
+    assert!(
+        options(&get().checksum(Mode::WhenOffered), older)
+            .unwrap()
+            .is_none()
+    );
+    let payer = RequestOptions {
+        request_payer: true,
+        ..RequestOptions::default()
+    };
+    for get in [get().checksum(Mode::Required), get().options(payer)] {
+        let refused = options(&get, older).unwrap_err();
+        assert!(matches!(refused, ErrorKind::Service(_)), "{refused}");
+    }
+}
+
+#[test]
+fn options_that_no_client_of_ours_sends_are_refused() {
+    let heard = |options: Options| set_options(&mut Get::new("b", "k"), options);
+    for options in [
+        Options {
+            checksum_mode: Some(9),
+            ..Options::default()
+        },
+        Options {
+            headers: vec![("host".into(), "elsewhere".into())],
+            ..Options::default()
+        },
+        Options {
+            headers: vec![("x-amz-rdma-token".into(), "1".into())],
+            ..Options::default()
+        },
+    ] {
+        assert!(matches!(heard(options), Err(ErrorKind::Config(_))));
+    }
 }
 
 #[test]
 fn a_deadline_is_never_said_shorter_than_it_is() {
     let said = |deadline| {
         let get = Get::new("b", "k").deadline(deadline);
-        request(&get).unwrap().deadline_ms
+        request(&get, None).unwrap().deadline_ms
     };
     assert_eq!(said(Duration::ZERO), 1, "0 is the engine's own");
     assert_eq!(said(Duration::from_micros(1500)), 2);
@@ -284,7 +360,7 @@ fn through_the_rings(completion: &Completion) -> (Completion, u8) {
     let (mut client, mut service) = Regions::heap(layout).ends(layout, 0).unwrap();
     let get = Get::new("bucket", "key").user_data(completion.user_data);
     client
-        .push_get(&request(&get).unwrap(), get.user_data)
+        .push_get(&request(&get, None).unwrap(), get.user_data)
         .unwrap();
     let _ = client.submit(0);
     let Ok(Some(Taken::Get(taken, ..))) = service.take() else {
@@ -341,23 +417,30 @@ proptest! {
         policy in proptest::option::of(proptest::sample::select(Policy::ALL)),
         deadline_ms in proptest::option::of(1..u32::MAX),
         user_data in any::<u64>(),
+        (mode, checksum, asked) in options_of(),
     ) {
-        let mut get = Get::new("bucket", "a/key").user_data(user_data);
+        let mut get = Get::new("bucket", "a/key").user_data(user_data).options(asked);
+        get.checksum = mode;
         (get.range, get.policy) = (range, policy);
         get.deadline = deadline_ms.map(|ms| Duration::from_millis(ms.into()));
         let etag = etag.map(ETag::new);
         match size {
-            Some(size) => get.version = Some(Pin { etag, version_id: version, size, checksum: None }),
+            Some(size) => get.version = Some(Pin { etag, version_id: version, size, checksum: checksum.map(Offered::Whole) }),
             None => get.if_match = etag,
         }
         let layout = Layout::new(1).unwrap();
         let (mut client, mut service) = Regions::heap(layout).ends(layout, 0).unwrap();
-        client.push_get(&request(&get).unwrap(), user_data).unwrap();
+        let told = options(&get, OPTIONS_VERSION).unwrap();
+        client.push_get(&request(&get, told.as_ref()).unwrap(), user_data).unwrap();
         let _ = client.submit(7);
         let Ok(Some(Taken::Get(ticket, taken))) = service.take() else { panic!() };
         let (checked, record) = *taken;
         let Object::Named { bucket, key, etag, version } = record.object else { panic!() };
-        let heard = self::get(&checked, ticket.user_data(), Name::new(bucket, key, etag, version));
+        let mut heard = self::get(&checked, ticket.user_data(), Name::new(bucket, key, etag, version));
+        if let Some(options) = record.options {
+            set_options(&mut heard, *options).unwrap();
+        }
+        prop_assert_eq!((heard.checksum, heard.options), (get.checksum, get.options));
         prop_assert_eq!((heard.bucket, heard.key), (get.bucket, get.key));
         prop_assert_eq!((heard.range, heard.policy, heard.deadline), (get.range, get.policy, get.deadline));
         prop_assert_eq!((heard.if_match, heard.version), (get.if_match, get.version));

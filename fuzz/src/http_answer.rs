@@ -16,6 +16,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use s3engine_s3::checksum::Mode;
 use s3engine_s3::http::{Expected, GetPart, check_head};
 use s3engine_s3::object::{ETag, Pin};
+use s3engine_s3::options::NO_OPTIONS;
 use s3engine_s3::range::{ByteRange, ContentRange};
 
 use crate::fields::Fields;
@@ -41,6 +42,7 @@ pub fn http_answer(data: &[u8]) -> bool {
         pin: pin.as_ref(),
         if_match: if_match.as_ref(),
         checksum: Mode::default(),
+        options: &NO_OPTIONS,
     };
     let window = fields.value("asked-window").unwrap_or(1000);
     let Ok(expected) = check_head(status, &headers, &part, window) else {

@@ -18,6 +18,7 @@ pub mod list;
 pub mod network;
 pub mod object;
 pub mod open_files;
+pub mod options;
 pub mod outcome;
 mod proxy;
 pub mod range;

@@ -20,7 +20,7 @@ use tokio::task::yield_now;
 use crate::checksum::{Checksum, Sum};
 use crate::error::{Error, ErrorKind};
 use crate::fabric::{Fabric, TokenError};
-use crate::http::{Client, GetPart, Request, Response, SendError, Stale};
+use crate::http::{Client, GetPart, Request, Response, SendError, Stale, check_version_id};
 use crate::object::ObjectInfo;
 use crate::outcome::{Path, Reason};
 use crate::range::ContentRange;
@@ -317,7 +317,7 @@ impl Transport for RdmaTransport {
         let version = part
             .version_to_name()
             .map(|version| [("versionId", version)]);
-        let mut headers = match part.headers() {
+        let mut headers = match part.headers(self.client.endpoint()) {
             Ok(headers) => headers,
             Err(text) => {
                 window.disarm();
@@ -485,14 +485,22 @@ impl Head {
     fn is_of_another_version(&self, part: &GetPart<'_>) -> bool {
         let pinned = part.pin.and_then(|pin| pin.version_id.as_ref());
         let found = self.info.version_id.as_ref();
+        let wanted = part.options.version_id.as_deref();
         pinned
             .zip(found)
             .is_some_and(|(pinned, found)| pinned != found)
+            || wanted.is_some_and(|wanted| check_version_id(wanted, &self.info).is_err())
     }
 
     fn difference(&self, part: &GetPart<'_>) -> (String, String) {
         let pinned = part.pin.and_then(|pin| pin.difference(&self.info));
-        pinned.unwrap_or_else(|| {
+        let wanted = part.options.version_id.as_deref();
+        let of_version = wanted.and_then(|wanted| check_version_id(wanted, &self.info).err());
+        let of_version = of_version.and_then(|kind| match kind {
+            ErrorKind::Modified { expected, found } => Some((expected, found)),
+            _ => None,
+        });
+        pinned.or(of_version).unwrap_or_else(|| {
             let text = |etag: Option<&crate::object::ETag>| {
                 etag.map_or("no etag".to_owned(), |e| format!("etag {e}"))
             };

@@ -47,6 +47,7 @@ impl ServiceRig {
             endpoints: vec![("main".to_owned(), self.rig.engine.clone())],
             allow: Vec::new(),
             rules: Vec::new(),
+            client_headers: Vec::new(),
             caps: Caps {
                 slab_bytes: 4 << 20,
                 ..Caps::default()

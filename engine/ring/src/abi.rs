@@ -11,12 +11,15 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 compile_error!("the ABI is little-endian and is written as the processor has it");
 
 /// The version of layout and meaning that this code speaks.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
-/// The oldest version of a peer that is accepted: the one before, once there is one.
+/// The oldest version of a peer that is accepted: the one before.
 pub const OLDEST_VERSION: u32 = 1;
 
 const _: () = assert!(OLDEST_VERSION == VERSION || OLDEST_VERSION + 1 == VERSION);
+
+/// From this version on GETs have options ([`SQE_OPTIONS`]), and completions say what a checksum has shown.
+pub const OPTIONS_VERSION: u32 = 2;
 
 /// Whether a peer of that version is accepted.
 pub const fn accepts(version: u32) -> bool {
@@ -41,8 +44,11 @@ pub const SQE_LEASE: u16 = 1 << 2;
 pub const SQE_PINNED: u16 = 1 << 3;
 /// SQE flag: the object is named by the id in its arena record, which opening it gave; all lengths are 0.
 pub const SQE_OPENED: u16 = 1 << 4;
+/// SQE flag: options follow the texts of the record in the arena, as many bytes as `options_len` says.
+pub const SQE_OPTIONS: u16 = 1 << 5;
 /// All SQE flags of this version.
-pub const SQE_FLAGS: u16 = SQE_FIXED | SQE_WHOLE | SQE_LEASE | SQE_PINNED | SQE_OPENED;
+pub const SQE_FLAGS: u16 =
+    SQE_FIXED | SQE_WHOLE | SQE_LEASE | SQE_PINNED | SQE_OPENED | SQE_OPTIONS;
 
 /// Memory kind: of the host.
 pub const MEMORY_HOST: u8 = 0;
@@ -95,7 +101,7 @@ pub struct Sqe {
     pub len: u64,
     /// Where its record begins in the key arena; a multiple of 8. There are, one after the other: when it was
     /// submitted (8 bytes, nanoseconds of the monotonic clock), the size or id that `flags` speak of (8 bytes),
-    /// bucket, key, ETag and version.
+    /// bucket, key, ETag, version and options.
     pub name_at: u32,
     /// Bytes of the key.
     pub key_len: u16,
@@ -109,8 +115,8 @@ pub struct Sqe {
     pub memory: u8,
     /// Bytes of the version, with `SQE_PINNED`; 0 for any.
     pub version_len: u8,
-    /// 0.
-    pub reserved: [u8; 2],
+    /// Bytes of the options, with `SQE_OPTIONS`.
+    pub options_len: u16,
 }
 
 /// A completion.
@@ -145,7 +151,7 @@ pub const CQE_SIZE: usize = size_of::<Cqe>();
 pub(super) const SQE_WORDS: usize = SQE_SIZE / 8;
 pub(super) const CQE_WORDS: usize = CQE_SIZE / 8;
 
-/// Fails to compile when a field is not where version 1 has it.
+/// Fails to compile when a field is not where it has been since version 1.
 macro_rules! assert_layout {
     ($type:ident, $size:literal: $($field:ident $at:literal),+) => {
         const _: () = {
@@ -159,7 +165,7 @@ pub(super) use assert_layout;
 
 assert_layout!(Sqe, 64:
     op 0, policy 1, flags 2, sequence 4, user_data 8, entry 16, slab 20, slot 24, generation 28, offset 32, len 40,
-    name_at 48, key_len 52, bucket_len 54, etag_len 55, deadline_ms 56, memory 60, version_len 61, reserved 62);
+    name_at 48, key_len 52, bucket_len 54, etag_len 55, deadline_ms 56, memory 60, version_len 61, options_len 62);
 assert_layout!(Cqe, 32:
     user_data 0, bytes 8, entry 16, detail 20, flags 24, error 26, status 28, path 30, reason 31);
 
@@ -168,7 +174,6 @@ assert_layout!(Cqe, 32:
 impl Sqe {
     #[inline]
     pub(super) fn to_words(self) -> [u64; SQE_WORDS] {
-        let [a, b] = self.reserved;
         [
             u64::from(self.op)
                 | u64::from(self.policy) << 8
@@ -186,8 +191,7 @@ impl Sqe {
             u64::from(self.deadline_ms)
                 | u64::from(self.memory) << 32
                 | u64::from(self.version_len) << 40
-                | u64::from(a) << 48
-                | u64::from(b) << 56,
+                | u64::from(self.options_len) << 48,
         ]
     }
 
@@ -213,7 +217,7 @@ impl Sqe {
             deadline_ms: last as u32,
             memory: (last >> 32) as u8,
             version_len: (last >> 40) as u8,
-            reserved: [(last >> 48) as u8, (last >> 56) as u8],
+            options_len: (last >> 48) as u16,
         }
     }
 }
@@ -268,7 +272,7 @@ mod tests {
             sequence: 0x0403_0201,
             len: 0x77,
             version_len: 1,
-            reserved: [2, 3],
+            options_len: 0x0302,
             ..Sqe::default()
         };
         let words = sqe.to_words();
@@ -280,7 +284,7 @@ mod tests {
 
     #[test]
     fn a_peer_is_accepted_from_the_version_before_on() {
-        assert!(accepts(VERSION) && accepts(OLDEST_VERSION));
+        assert!(accepts(VERSION) && accepts(OLDEST_VERSION) && accepts(VERSION - 1));
         assert!(!accepts(VERSION + 1) && !accepts(OLDEST_VERSION - 1));
     }
 

@@ -2,18 +2,19 @@
 //!
 //! ```text
 //! entry 0                                            entry 1
-//! [submitted|size or id|bucket|key|etag|version|...] [submitted|...      one stripe of 1728 bytes each
+//! [submitted|size or id|bucket|key|etag|version|options|...] [submitted|...      one stripe of 1728 bytes each
 //! ```
 //!
 //! Each request number has its own stripe, long enough for the longest bucket (255), key (1024), ETag (128) and
 //! version (255). A stripe is free exactly when its request number is, so there is nothing to reclaim in any order
 //! and nothing to run out of: that is worth the 1.7 KiB a request. The service does not rely on stripes: it
-//! accepts any reference within the arena.
+//! accepts any reference within the arena. Options get what the name leaves of a stripe: a record is never longer.
 
 use std::sync::Arc;
 
 use super::check::{Meaning, check_lengths};
 use super::layout::Layout;
+use super::options::Options;
 use super::words::{OwnWords, Region, Words};
 
 /// The longest key in bytes, as S3 has it.
@@ -41,6 +42,7 @@ pub struct RecordRef {
     pub(super) key_len: u16,
     pub(super) etag_len: u8,
     pub(super) version_len: u8,
+    pub(super) options_len: u16,
     /// What the second number is.
     pub(super) number: Number,
 }
@@ -49,7 +51,7 @@ impl RecordRef {
     fn bytes(&self) -> usize {
         let texts = [self.bucket_len, self.etag_len, self.version_len];
         let texts: usize = texts.into_iter().map(usize::from).sum();
-        HEAD + texts + usize::from(self.key_len)
+        HEAD + texts + usize::from(self.key_len) + usize::from(self.options_len)
     }
 
     /// Where it begins and ends in the arena.
@@ -101,6 +103,8 @@ pub struct Record {
     pub submitted_ns: u64,
     /// The object.
     pub object: Object<Arc<str>>,
+    /// What else is said, where something is.
+    pub options: Option<Box<Options>>,
 }
 
 /// The client's end.
@@ -122,6 +126,7 @@ impl ArenaWriter {
         &mut self,
         entry: u32,
         object: &Object<&str>,
+        options: Option<&Options>,
     ) -> Result<RecordRef, Meaning> {
         let (texts, number, value) = match *object {
             Object::Named {
@@ -145,6 +150,15 @@ impl ArenaWriter {
         for text in texts {
             self.scratch.extend_from_slice(text.as_bytes());
         }
+        let named = self.scratch.len();
+        if let Some(options) = options {
+            options.encode(&mut self.scratch);
+        }
+        let len = HEAD + self.scratch.len();
+        if len > STRIPE {
+            return Err(Meaning::RecordTooLong { len });
+        }
+        let options_len = (self.scratch.len() - named) as u16;
         self.scratch
             .resize(self.scratch.len().next_multiple_of(8), 0);
         let at = entry as usize * STRIPE;
@@ -160,6 +174,7 @@ impl ArenaWriter {
             key_len: key as u16,
             etag_len: etag as u8,
             version_len: version as u8,
+            options_len,
             number,
         })
     }
@@ -193,7 +208,12 @@ impl ArenaReader {
         self.words.copy(of.at as usize / 8, copy);
         let (submitted_ns, value) = (copy[0], copy[1]);
         copy.iter_mut().for_each(|word| *word = word.to_le());
-        let texts = &zerocopy::IntoBytes::as_bytes(&*copy)[HEAD..bytes];
+        let all = &zerocopy::IntoBytes::as_bytes(&*copy)[HEAD..bytes];
+        let (texts, options) = all.split_at(all.len() - usize::from(of.options_len));
+        let options = match options {
+            [] => None,
+            some => Some(Box::new(Options::decode(some)?)),
+        };
         let object = match of.number {
             Number::OpenedId => Object::Opened(value),
             Number::PinnedSize => named(texts, of, Some(value))?,
@@ -202,6 +222,7 @@ impl ArenaReader {
         Ok(Record {
             submitted_ns,
             object,
+            options,
         })
     }
 }

@@ -40,6 +40,42 @@ fn owned(object: &Object<&str>) -> Object<Arc<str>> {
     }
 }
 
+fn with_header(value: usize) -> Options {
+    Options {
+        checksum: Some("crc32:y/Q5Jg==".to_owned()),
+        headers: vec![("x-a".to_owned(), "v".repeat(value))],
+        ..Options::default()
+    }
+}
+
+#[test]
+fn options_follow_the_name_and_get_what_that_leaves_of_the_stripe() {
+    let (mut writer, mut reader, _) = both(2);
+    let name = named("bucket", "a/key", "\"e\"");
+    let options = with_header(300);
+    let record = writer.write(1, &name, Some(&options)).unwrap();
+    assert!(record.options_len > 300);
+    let read = reader.read(&record).unwrap();
+    assert_eq!(read.object, owned(&name));
+    assert_eq!(read.options.as_deref(), Some(&options));
+    // An object that was opened has options too.
+    let opened = Object::Opened(5);
+    let record = writer.write(0, &opened, Some(&options)).unwrap();
+    let read = reader.read(&record).unwrap();
+    assert_eq!(
+        (read.object, read.options.as_deref()),
+        (owned(&opened), Some(&options))
+    );
+    let none = writer.write(0, &opened, Some(&Options::default())).unwrap();
+    assert_eq!(reader.read(&none).unwrap().options, None);
+
+    let too_long = with_header(STRIPE);
+    let why = writer.write(1, &name, Some(&too_long)).unwrap_err();
+    assert!(matches!(why, Meaning::RecordTooLong { .. }), "{why}");
+    let far_too_long = with_header(usize::from(u16::MAX) + 1);
+    assert!(writer.write(1, &name, Some(&far_too_long)).is_err());
+}
+
 #[test]
 fn the_longest_name_fits_its_stripe_and_touches_no_other() {
     let (mut writer, mut reader, _) = both(4);
@@ -62,7 +98,7 @@ fn the_longest_name_fits_its_stripe_and_touches_no_other() {
     let records: Vec<RecordRef> = texts
         .iter()
         .zip(0..)
-        .map(|(texts, entry)| writer.write(entry, &object(texts)).unwrap())
+        .map(|(texts, entry)| writer.write(entry, &object(texts), None).unwrap())
         .collect();
     for (entry, (record, texts)) in records.iter().zip(texts).enumerate() {
         writer.stamp(entry as u32, 100 + entry as u64);
@@ -76,7 +112,7 @@ fn the_longest_name_fits_its_stripe_and_touches_no_other() {
 fn a_name_that_is_too_long_is_refused_by_the_writer() {
     let (mut writer, ..) = both(1);
     let key = "k".repeat(1025);
-    let why = writer.write(0, &named("b", &key, "")).unwrap_err();
+    let why = writer.write(0, &named("b", &key, ""), None).unwrap_err();
     assert_eq!(
         why,
         Meaning::NameLength {
@@ -92,7 +128,7 @@ fn a_name_that_is_too_long_is_refused_by_the_writer() {
 fn bytes_that_are_no_text_are_an_error() {
     let (mut writer, mut reader, region) = both(1);
     let name = named("bucket00", "keykeyke", "\"tag\"");
-    let record = writer.write(0, &name).unwrap();
+    let record = writer.write(0, &name, None).unwrap();
     let layout = Layout::new(1).unwrap();
     let words = region.own_words(layout.arena(), layout.arena_bytes());
     let what_of = |at: usize, word: [u8; 8], reader: &mut ArenaReader| {
@@ -113,7 +149,7 @@ fn bytes_that_are_no_text_are_an_error() {
 #[test]
 fn an_id_needs_no_name() {
     let (mut writer, mut reader, _) = both(1);
-    let record = writer.write(0, &Object::Opened(u64::MAX)).unwrap();
+    let record = writer.write(0, &Object::Opened(u64::MAX), None).unwrap();
     let read = reader.read(&record).unwrap();
     assert_eq!(read.object, Object::Opened(u64::MAX));
 }
@@ -129,7 +165,7 @@ proptest! {
         let (mut writer, mut reader, _) = both(2);
         let version = version.as_ref().map(|(size, id)| Version { size: *size, id: Some(&**id) });
         let object = Object::Named { bucket: &*bucket, key: &*key, etag: Some(&*etag), version };
-        let record = writer.write(1, &object).unwrap();
+        let record = writer.write(1, &object, None).unwrap();
         prop_assert_eq!(reader.read(&record).unwrap().object, owned(&object));
     }
 

@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 
 use super::abi::*;
-use super::arena::{HEAD, MAX_ETAG, MAX_KEY, MAX_VERSION, Number, RecordRef};
+use super::arena::{HEAD, MAX_ETAG, MAX_KEY, MAX_VERSION, Number, RecordRef, STRIPE};
 use super::atomics::mutant;
 use super::codes::{self, Policy};
 
@@ -160,6 +160,18 @@ pub enum Meaning {
         /// The arena's bytes.
         arena: u32,
     },
+    /// A name and options that are too long together.
+    #[error("name and options take {len} bytes, of which there may be {STRIPE}")]
+    RecordTooLong {
+        /// Their bytes.
+        len: usize,
+    },
+    /// Options that are not known here, or make no sense.
+    #[error("option {tag} is unknown, twice, out of order or not of its form")]
+    Options {
+        /// The number of the option.
+        tag: u8,
+    },
     /// A bucket or key without bytes, or a text with too many.
     #[error(
         "bucket of {bucket} bytes (1 to 255), key of {key} (1 to 1024), ETag of {etag} (0 to 128), version of {version} (0 to 255)"
@@ -271,7 +283,7 @@ fn check_form(raw: &Sqe, sequence: u32, limits: &Limits) -> Result<(), Malformed
         OP_NOP => is_bare(raw),
         OP_GET => {
             check_get_form(raw, sequence)?;
-            raw.reserved == [0; 2] && has_only_its_destination(raw) && has_only_its_object(raw)
+            has_only_its_destination(raw) && has_only_its_object(raw)
         }
         OP_CANCEL => is_bare(raw) && raw.user_data == 0,
         op => return Err(Malformed::Op { sequence, op }),
@@ -314,6 +326,9 @@ fn has_only_its_destination(raw: &Sqe) -> bool {
 }
 
 fn has_only_its_object(raw: &Sqe) -> bool {
+    if raw.flags & SQE_OPTIONS == 0 && raw.options_len != 0 {
+        return false;
+    }
     if raw.flags & SQE_OPENED == 0 {
         raw.version_len == 0 || raw.flags & SQE_PINNED != 0
     } else {
@@ -372,7 +387,11 @@ fn check_record(raw: &Sqe, limits: &Limits) -> Result<RecordRef, Meaning> {
     if number != Number::OpenedId {
         check_lengths([bucket, key, etag, version])?;
     }
-    let len = (HEAD + bucket + key + etag + version) as u32;
+    let len = HEAD + bucket + key + etag + version + usize::from(raw.options_len);
+    if len > STRIPE {
+        return Err(Meaning::RecordTooLong { len });
+    }
+    let len = len as u32;
     let end = raw.name_at.checked_add(len);
     let inside = end.is_some_and(|end| end <= limits.arena) || mutant(19);
     if !inside || !raw.name_at.is_multiple_of(8) {
@@ -388,6 +407,7 @@ fn check_record(raw: &Sqe, limits: &Limits) -> Result<RecordRef, Meaning> {
         key_len: raw.key_len,
         etag_len: raw.etag_len,
         version_len: raw.version_len,
+        options_len: raw.options_len,
         number,
     })
 }

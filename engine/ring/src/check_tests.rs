@@ -33,6 +33,40 @@ fn malformed(raw: Sqe) -> Malformed {
     }
 }
 
+#[test]
+fn options_lie_within_their_record_and_need_their_flag() {
+    let options_len = 100;
+    let reserved = Malformed::Reserved { sequence: 5 };
+    assert_eq!(
+        malformed(Sqe {
+            options_len,
+            ..get()
+        }),
+        reserved
+    );
+    let with = Sqe {
+        flags: SQE_OPTIONS,
+        options_len,
+        ..get()
+    };
+    let checked = check(&with, 5, &LIMITS).unwrap();
+    let CheckedOp::Get(get) = checked.op() else {
+        panic!("a GET")
+    };
+    let (start, end) = get.record.bounds();
+    assert_eq!(end - start, HEAD + 5 + 4 + 100);
+    for options_len in [STRIPE as u16, u16::MAX] {
+        let why = meaning(Sqe {
+            options_len,
+            ..with
+        });
+        assert!(matches!(why, Meaning::RecordTooLong { .. }), "{why}");
+    }
+    let name_at = LIMITS.arena - 64;
+    let why = meaning(Sqe { name_at, ..with });
+    assert!(matches!(why, Meaning::RecordOutside { .. }), "{why}");
+}
+
 fn meaning(raw: Sqe) -> Meaning {
     match check(&raw, 5, &LIMITS) {
         Err(Rejected::Meaning {
@@ -70,6 +104,7 @@ fn a_get_keeps_what_it_says() {
             key_len: 4,
             etag_len: 6,
             version_len: 0,
+            options_len: 0,
             number: Number::Unused,
         },
         deadline_ms: NonZeroU32::new(9),
@@ -83,7 +118,7 @@ fn what_breaks_the_form_is_malformed() {
     for op in [3, 4, 255] {
         assert!(is_op(Sqe { op, ..get() }), "{op}");
     }
-    for flags in [32, 0x8000, SQE_FIXED | SQE_LEASE, SQE_PINNED | SQE_OPENED] {
+    for flags in [64, 0x8000, SQE_FIXED | SQE_LEASE, SQE_PINNED | SQE_OPENED] {
         let why = malformed(Sqe { flags, ..get() });
         assert_eq!(why, Malformed::Flags { sequence: 5, flags });
     }
@@ -141,7 +176,7 @@ fn a_field_that_is_not_used_must_be_zero() {
     assert_eq!(malformed(Sqe { flags: 1, ..nop }), reserved);
     assert_eq!(
         malformed(Sqe {
-            reserved: [0, 1],
+            options_len: 1,
             ..get()
         }),
         reserved

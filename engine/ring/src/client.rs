@@ -11,6 +11,7 @@ use super::check::{Destination, Limits, Meaning, Rejected, check};
 use super::codes::{self, Policy};
 use super::detail::{DETAIL_WORDS, Detail};
 use super::layout::*;
+use super::options::Options;
 use super::spsc::{Consumer, CursorJump, NoRoom, Producer};
 use super::words::{Region, Words};
 
@@ -19,6 +20,8 @@ use super::words::{Region, Words};
 pub struct GetRequest<'a> {
     /// Which object.
     pub object: Object<&'a str>,
+    /// What else is said of it. Only to a service of [`OPTIONS_VERSION`] or later.
+    pub options: Option<&'a Options>,
     /// Offset and length; `None` is the whole object.
     pub range: Option<(u64, u64)>,
     /// Where the bytes go.
@@ -214,7 +217,7 @@ impl Client {
         get: &GetRequest<'_>,
         user_data: u64,
     ) -> Result<Sqe, Meaning> {
-        let record = self.arena.write(entry, &get.object)?;
+        let record = self.arena.write(entry, &get.object, get.options)?;
         let mut sqe = Sqe {
             op: OP_GET,
             policy: get.policy.map_or(codes::DEFAULT_POLICY, codes::policy_code),
@@ -230,10 +233,14 @@ impl Client {
             bucket_len: record.bucket_len,
             etag_len: record.etag_len,
             version_len: record.version_len,
+            options_len: record.options_len,
             deadline_ms: get.deadline_ms,
             sequence: self.submissions.tail(),
             ..Sqe::default()
         };
+        if record.options_len > 0 {
+            sqe.flags |= SQE_OPTIONS;
+        }
         match get.range {
             Some((offset, len)) => (sqe.offset, sqe.len) = (offset, len),
             None => sqe.flags |= SQE_WHOLE,

@@ -20,6 +20,9 @@ pub const DEFAULT_POLICY: u8 = 0;
 /// Policies from code 1 on.
 const POLICIES: [Policy; 3] = [Policy::RequireRdma, Policy::PreferRdma, Policy::Http];
 
+/// Names of what is asked of checksums from code 1 on.
+const CHECKSUM_MODES: [&str; 3] = ["off", "when-offered", "required"];
+
 /// Names of paths from code 1 on.
 const PATHS: [&str; 4] = ["none", "rdma", "http", "cache"];
 
@@ -137,6 +140,16 @@ pub fn error_name(code: u16) -> Option<&'static str> {
     at(&ERRORS, code.into()).copied()
 }
 
+/// The code of what is asked of checksums, by its name.
+pub fn checksum_mode_code(name: &str) -> Option<u8> {
+    find(&CHECKSUM_MODES, name)
+}
+
+/// The name of what is asked of checksums, by its code.
+pub fn checksum_mode_name(code: u8) -> Option<&'static str> {
+    at(&CHECKSUM_MODES, code.into()).copied()
+}
+
 /// The code of what a checksum has shown, by its name.
 pub fn verified_code(name: &str) -> Option<u8> {
     find(&VERIFIED, name)
@@ -168,6 +181,9 @@ mod tests {
             }
             if let Some(name) = reason_name(code) {
                 assert_eq!(reason_code(name), Some(code));
+            }
+            if let Some(name) = checksum_mode_name(code) {
+                assert_eq!(checksum_mode_code(name), Some(code));
             }
             if let Some(name) = verified_name(code) {
                 assert_eq!(verified_code(name), Some(code));

@@ -67,6 +67,7 @@ pub fn fuzz_key(data: &[u8]) {
         key_len: u16::from(*key_len) * 4,
         etag_len: *etag_len / 2,
         version_len: *version_len,
+        options_len: u16::from(*number / 3),
         number: match number % 3 {
             0 => Number::Unused,
             1 => Number::PinnedSize,
@@ -74,6 +75,10 @@ pub fn fuzz_key(data: &[u8]) {
         },
     };
     assert!(record.bounds().1 >= HEAD);
+    // None such is accepted with a submission.
+    if record.bounds().1 > STRIPE {
+        return;
+    }
     let Ok(read) = ArenaReader::new(&region, layout).read(&record) else {
         return;
     };

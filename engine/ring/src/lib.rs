@@ -46,6 +46,7 @@ mod fuzz;
 mod layout;
 #[cfg(not(ring_loom))]
 mod mapped;
+mod options;
 mod service;
 mod spsc;
 mod words;
@@ -65,8 +66,8 @@ pub use check::{
 };
 pub use client::{Broken, Client, Entry, GetRequest, PushError, Reaped, WaitError};
 pub use codes::{
-    INVALID_REQUEST, NO_CODE, Policy, error_code, error_name, path_code, path_name, reason_code,
-    reason_name, verified_code, verified_name,
+    INVALID_REQUEST, NO_CODE, Policy, checksum_mode_code, checksum_mode_name, error_code,
+    error_name, path_code, path_name, reason_code, reason_name, verified_code, verified_name,
 };
 pub use detail::{
     DETAIL_CUT, DETAIL_ERRNO, DETAIL_OF_HEAD, DETAIL_SIZE, DETAIL_SLOT, DETAIL_STATUS, Detail,
@@ -76,6 +77,7 @@ pub use fuzz::{fuzz_key, fuzz_sqe};
 pub use layout::{BadEntries, Layout, MAX_ENTRIES, RegionTooSmall};
 #[cfg(not(ring_loom))]
 pub use mapped::{MapError, SharedQueue};
+pub use options::Options;
 pub use service::{AnnounceError, Ended, Outcome, Service, Taken, Ticket};
 pub use spsc::CursorJump;
 pub use words::Region;

@@ -205,6 +205,7 @@ mod tests {
         let mut client = Client::import(layout(), a, b).unwrap();
         let get = GetRequest {
             object: Object::Opened(7),
+            options: None,
             range: None,
             destination: Destination::LeaseHost,
             policy: None,

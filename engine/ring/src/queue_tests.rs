@@ -30,6 +30,7 @@ fn whole<'a>(bucket: &'a str, key: &'a str) -> GetRequest<'a> {
             etag: None,
             version: None,
         },
+        options: None,
         range: None,
         destination: Destination::LeaseHost,
         policy: None,
@@ -47,6 +48,7 @@ fn a_get_arrives_as_it_was_pushed_and_its_detail_comes_back() {
         fixed: false,
     };
     let get = GetRequest {
+        options: None,
         range: Some((5, 6)),
         destination: slot,
         policy: Some(Policy::Http),
@@ -85,6 +87,7 @@ fn a_get_arrives_as_it_was_pushed_and_its_detail_comes_back() {
 fn a_request_that_cannot_be_is_refused_at_push() {
     let (mut client, _) = queue(1, 0);
     let get = GetRequest {
+        options: None,
         range: Some((u64::MAX, 2)),
         ..whole("b", "k")
     };

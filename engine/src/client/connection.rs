@@ -120,6 +120,11 @@ impl Connection {
         Ok(connection)
     }
 
+    /// The version that both sides speak.
+    pub(super) fn version(&self) -> u32 {
+        self.welcome.version
+    }
+
     pub(super) fn welcome(&self) -> &Welcome {
         &self.welcome
     }

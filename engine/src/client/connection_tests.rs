@@ -128,7 +128,11 @@ fn a_lease_that_comes_too_late_is_freed_at_once() {
 fn an_object_that_is_opened_too_late_is_closed_at_once() {
     let (mut fake, connection) = Fake::new(BRIEFLY);
     let (bucket, key) = ("b".to_owned(), "k".to_owned());
-    let ask = connection.ask(Ask::Open { bucket, key });
+    let ask = connection.ask(Ask::Open {
+        bucket,
+        key,
+        options: None,
+    });
     let asked = tokio::runtime::Builder::new_current_thread().build();
     assert_late(&asked.unwrap().block_on(ask));
     let (id, _) = fake.asked();
@@ -143,7 +147,11 @@ fn an_object_that_is_opened_too_late_is_closed_at_once() {
 fn an_object_whose_answer_is_not_taken_is_closed_at_once() {
     let (mut fake, connection) = Fake::new(LONG);
     let (bucket, key) = ("b".to_owned(), "k".to_owned());
-    let mut ask = Box::pin(connection.ask(Ask::Open { bucket, key }));
+    let mut ask = Box::pin(connection.ask(Ask::Open {
+        bucket,
+        key,
+        options: None,
+    }));
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     assert!(ask.as_mut().poll(&mut context).is_pending());
     let (id, _) = fake.asked();

@@ -21,11 +21,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use s3engine_pool::{Pool, Process};
-use s3engine_ring::{Client, Layout};
+use s3engine_ring::{Client, Layout, OPTIONS_VERSION};
 use s3engine_s3::endpoint::Endpoint;
 use s3engine_s3::error::{Error, ErrorKind};
 use s3engine_s3::list::{ListPage, ListQuery};
 use s3engine_s3::object::ObjectInfo;
+use s3engine_s3::options::RequestOptions;
 
 use self::connection::Connection;
 use self::memory::Memory;
@@ -35,6 +36,7 @@ use crate::control::{Ask, Failure, Said};
 use crate::far::{Far, Home};
 use crate::open::{Object, Opener};
 use crate::operation;
+use crate::wire;
 
 /// How a client attaches.
 #[derive(Clone, Debug)]
@@ -142,11 +144,17 @@ impl Connected {
         Ok(Arc::clone(&current))
     }
 
-    pub(crate) async fn head(&self, bucket: &str, key: &str) -> Result<ObjectInfo, Error> {
+    pub(crate) async fn head(
+        &self,
+        bucket: &str,
+        key: &str,
+        options: Option<Arc<RequestOptions>>,
+    ) -> Result<ObjectInfo, Error> {
         let (bucket, key) = (bucket.to_owned(), key.to_owned());
         let ask = Ask::Head {
             bucket: bucket.clone(),
             key: key.clone(),
+            options: carried(options.as_ref()),
         };
         match self.ask("HEAD", (&bucket, &key), ask).await? {
             Said::Info(info) => Ok(info),
@@ -154,27 +162,39 @@ impl Connected {
         }
     }
 
-    pub(crate) async fn open(&self, bucket: &str, key: &str) -> Result<Object, Error> {
+    pub(crate) async fn open(
+        &self,
+        bucket: &str,
+        key: &str,
+        options: Option<Arc<RequestOptions>>,
+    ) -> Result<Object, Error> {
         let connection = self
             .connection()
             .map_err(|kind| self.error("HEAD", (bucket, key), kind))?;
         let ask = Ask::Open {
             bucket: bucket.to_owned(),
             key: key.to_owned(),
+            options: carried(options.as_ref()),
         };
         let said = self.ask_at(&connection, "HEAD", (bucket, key), ask).await?;
         let Said::Opened { object, info } = said else {
             return Err(self.error("HEAD", (bucket, key), nonsense()));
         };
         let opener = connection as Arc<dyn Opener>;
-        Object::new(object, bucket, key, info, opener)
+        Object::new(object, (bucket, key), options, info, opener)
             .ok_or_else(|| self.error("HEAD", (bucket, key), nonsense()))
     }
 
-    pub(crate) async fn list(&self, bucket: &str, query: ListQuery) -> Result<ListPage, Error> {
+    pub(crate) async fn list(
+        &self,
+        bucket: &str,
+        query: ListQuery,
+        options: Option<Arc<RequestOptions>>,
+    ) -> Result<ListPage, Error> {
         let ask = Ask::List {
             bucket: bucket.to_owned(),
             query,
+            options: carried(options.as_ref()),
         };
         match self.ask("LIST", (bucket, ""), ask).await? {
             Said::Page(page) => Ok(page),
@@ -201,6 +221,10 @@ impl Connected {
         named: (&str, &str),
         ask: Ask,
     ) -> Result<Said, Error> {
+        let has_options = ask.options().is_some();
+        if has_options && connection.version() < OPTIONS_VERSION {
+            return Err(self.error(operation, named, wire::no_options()));
+        }
         match connection.ask(ask).await {
             Ok((said, _)) => Ok(said),
             Err(Failure::Request(record)) => Err(record.error()),
@@ -216,6 +240,11 @@ impl Connected {
     ) -> Error {
         Error::new(operation, bucket, key, kind).with_endpoint(self.endpoint.to_string())
     }
+}
+
+/// Options as messages carry them.
+fn carried(options: Option<&Arc<RequestOptions>>) -> Option<Box<RequestOptions>> {
+    options.map(|options| Box::new(RequestOptions::clone(options)))
 }
 
 fn nonsense() -> ErrorKind {
@@ -242,7 +271,8 @@ impl Home for Connected {
         self.connection()?;
         let holdings = self.memory.present();
         let (client, heard, rung) = holdings.connection.queue(layout)?;
-        let far = There::new(holdings, self.pool.clone(), heard, rung);
+        let version = holdings.connection.version();
+        let far = There::new(holdings, self.pool.clone(), version, heard, rung);
         Ok((client, Box::new(far)))
     }
 

@@ -19,6 +19,8 @@ const ALIGN: u64 = 4096;
 pub(super) struct There {
     holdings: Arc<Holdings>,
     pool: Pool,
+    /// That the service speaks.
+    version: u32,
     /// What this end hears, and what it rings.
     heard: Arc<SocketBell>,
     rung: EventBell,
@@ -31,12 +33,14 @@ impl There {
     pub(super) fn new(
         holdings: Arc<Holdings>,
         pool: Pool,
+        version: u32,
         heard: SocketBell,
         rung: EventBell,
     ) -> Self {
         Self {
             holdings,
             pool,
+            version,
             heard: Arc::new(heard),
             rung,
             given: HashMap::new(),
@@ -46,6 +50,10 @@ impl There {
 }
 
 impl Far for There {
+    fn version(&self) -> u32 {
+        self.version
+    }
+
     fn accepts(&self, buffer: &Buffer) -> bool {
         self.holdings.is_alive() && buffer.is_of(&self.pool)
     }

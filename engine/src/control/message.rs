@@ -6,6 +6,7 @@ use s3engine_ring::{Cqe, Detail, Outcome};
 use s3engine_s3::error::{Error, ErrorKind};
 use s3engine_s3::list::{ListPage, ListQuery};
 use s3engine_s3::object::ObjectInfo;
+use s3engine_s3::options::RequestOptions;
 use serde::{Deserialize, Serialize};
 
 use crate::completion::Completion;
@@ -93,17 +94,44 @@ pub(crate) enum Ask {
     /// The client has pinned that slab: its memory is not free while it is mapped there. Not answered.
     Pinned { slab: u32 },
     /// What the server says of an object.
-    Head { bucket: String, key: String },
+    Head {
+        bucket: String,
+        key: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        options: Option<Box<RequestOptions>>,
+    },
     /// The same, and an id for many GETs of it.
-    Open { bucket: String, key: String },
+    Open {
+        bucket: String,
+        key: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        options: Option<Box<RequestOptions>>,
+    },
     /// The id is not needed any more. Not answered.
     Close { object: u64 },
     /// A page of a list.
-    List { bucket: String, query: ListQuery },
+    List {
+        bucket: String,
+        query: ListQuery,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        options: Option<Box<RequestOptions>>,
+    },
     /// Nobody waits for the answer of that request any more. Not answered.
     Forget { request: u64 },
     /// Whether the service lives. Answered at once, by the number 0, unless such an answer is on its way already.
     Ping,
+}
+
+impl Ask {
+    /// What it says of its object besides the name.
+    pub(crate) fn options(&self) -> Option<&RequestOptions> {
+        match self {
+            Ask::Head { options, .. } | Ask::Open { options, .. } | Ask::List { options, .. } => {
+                options.as_deref()
+            }
+            _ => None,
+        }
+    }
 }
 
 /// A kind of memory.

@@ -49,6 +49,8 @@ pub struct ServiceOptions {
     pub allow: Vec<Who>,
     /// What those may read.
     pub rules: Vec<Rule>,
+    /// Headers that clients may add to requests, by their names.
+    pub client_headers: Vec<String>,
     /// What one client, one user and all together may take.
     pub caps: Caps,
 }
@@ -198,6 +200,7 @@ pub enum ServiceError {
 pub(crate) struct Host {
     pub(crate) endpoints: Vec<(String, Engine)>,
     pub(crate) allow: ArcSwap<(Vec<Who>, Vec<Rule>)>,
+    pub(crate) client_headers: Arc<[String]>,
     pub(crate) caps: Caps,
     pub(crate) uid: u32,
     pub(crate) overflow_uid: u32,
@@ -265,6 +268,7 @@ impl Service {
         let host = Arc::new(Host {
             endpoints: options.endpoints,
             allow: ArcSwap::from_pointee((options.allow, options.rules)),
+            client_headers: options.client_headers.into(),
             caps: options.caps,
             uid: rustix::process::geteuid().as_raw(),
             overflow_uid: peer::overflow_uid(),

@@ -6,6 +6,7 @@ use http::{HeaderMap, HeaderName, StatusCode};
 use crate::checksum::{Algorithm, Mode, Offered};
 use crate::error::ErrorKind;
 use crate::object::{ETag, ObjectInfo, Pin, text};
+use crate::options::RequestOptions;
 use crate::range::{ByteRange, ContentRange, unsatisfied_total};
 
 /// One GET: an object or a range of it, and the version it must come from.
@@ -23,6 +24,8 @@ pub struct GetPart<'a> {
     pub if_match: Option<&'a ETag>,
     /// What is asked of the object's checksum.
     pub checksum: Mode,
+    /// What else the request says.
+    pub options: &'a RequestOptions,
 }
 
 /// How many bytes the body of an accepted answer carries.
@@ -46,9 +49,9 @@ impl GetPart<'_> {
     /// The version that the request can name.
     pub(crate) fn version_to_name(&self) -> Option<&str> {
         // "null" stands for objects without versions and would only ask for one more permission.
-        self.pin
-            .and_then(|pin| pin.version_id.as_deref())
-            .filter(|version| *version != "null")
+        let pinned = self.pin.and_then(|pin| pin.version_id.as_deref());
+        let pinned = pinned.filter(|version| *version != "null");
+        self.options.version_id.as_deref().or(pinned)
     }
 
     /// What the bytes of an answer are to be summed by as they pass: `len` of them, or up to the end of the body.
@@ -211,6 +214,9 @@ fn check_version(info: &ObjectInfo, part: &GetPart<'_>) -> Result<(), ErrorKind>
     if let Some((expected, found)) = part.pin.and_then(|pin| pin.difference(info)) {
         return Err(ErrorKind::Modified { expected, found });
     }
+    if let Some(wanted) = &part.options.version_id {
+        check_version_id(wanted, info)?;
+    }
     match (part.if_match, &info.etag) {
         (Some(wanted), found) if found.as_ref() != Some(wanted) => Err(ErrorKind::Modified {
             expected: format!("etag {wanted}"),
@@ -220,6 +226,18 @@ fn check_version(info: &ObjectInfo, part: &GetPart<'_>) -> Result<(), ErrorKind>
         }),
         _ => Ok(()),
     }
+}
+
+/// A server that does not know of versions answers with what it has.
+pub(crate) fn check_version_id(wanted: &str, info: &ObjectInfo) -> Result<(), ErrorKind> {
+    let found = info.version_id.as_deref();
+    if found == Some(wanted) || (found.is_none() && wanted == "null") {
+        return Ok(());
+    }
+    Err(ErrorKind::Modified {
+        expected: format!("version {wanted}"),
+        found: found.map_or("no version".to_owned(), |found| format!("version {found}")),
+    })
 }
 
 fn is_chunked(headers: &HeaderMap) -> bool {
@@ -265,6 +283,7 @@ fn single<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<&'h st
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::NO_OPTIONS;
     use proptest::prelude::*;
 
     const WINDOW: u64 = 1000;
@@ -278,6 +297,7 @@ mod tests {
             pin: None,
             if_match: None,
             checksum: Mode::default(),
+            options: &NO_OPTIONS,
         }
     }
 

@@ -13,7 +13,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use s3engine_pool::Window;
 use tokio::time::timeout;
 
-use super::answer::GetPart;
+use super::answer::{GetPart, check_version_id};
 use super::connection::{Connection, ExchangeError, IdleConnections};
 use super::dial::{self, ConnectError, Place};
 use super::framing::Framing;
@@ -27,6 +27,7 @@ use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind, Phase};
 use crate::object::ObjectInfo;
 use crate::open_files::OpenFiles;
+use crate::options::RequestOptions;
 use crate::proxy::Proxy;
 use crate::signing::{Payload, sign};
 use crate::timeouts::Timeouts;
@@ -190,12 +191,29 @@ impl Client {
     }
 
     /// Asks for the facts about an object.
-    pub async fn head(&self, bucket: &str, key: &str, checksum: Mode) -> Result<Head, Error> {
+    pub async fn head(
+        &self,
+        bucket: &str,
+        key: &str,
+        checksum: Mode,
+        options: &RequestOptions,
+    ) -> Result<Head, Error> {
         self.check_key(&Method::HEAD, bucket, key)?;
-        let request = self.request(Method::HEAD, bucket, key);
+        let mut request = self.request(Method::HEAD, bucket, key);
+        let version = options
+            .version_id
+            .as_deref()
+            .map(|version| [("versionId", version)]);
+        request.query = version.as_ref().map_or(&[], |query| query.as_slice());
+        let added = options.add_to(&mut request.headers, self.endpoint());
+        added.map_err(|why| self.error(&Method::HEAD, bucket, key, ErrorKind::Config(why)))?;
         let response = self.send_for_checksum(request, checksum).await?;
         if response.status() != StatusCode::OK {
             return Err(response.into_error().await);
+        }
+        if let Some(wanted) = &options.version_id {
+            let checked = check_version_id(wanted, &response.info());
+            checked.map_err(|kind| response.error(kind))?;
         }
         let head = Head {
             info: response.info(),
@@ -249,7 +267,7 @@ impl Client {
     fn get_request<'a>(&self, part: &GetPart<'a>) -> Result<Request<'a>, Error> {
         self.check_key(&Method::GET, part.bucket, part.key)?;
         let mut request = self.request(Method::GET, part.bucket, part.key);
-        request.headers = part.headers().map_err(|text| {
+        request.headers = part.headers(self.endpoint()).map_err(|text| {
             self.error(&Method::GET, part.bucket, part.key, ErrorKind::Config(text))
         })?;
         Ok(request)
@@ -288,7 +306,7 @@ impl Client {
         self.0.idle.len()
     }
 
-    fn error(&self, method: &Method, bucket: &str, key: &str, kind: ErrorKind) -> Error {
+    pub(super) fn error(&self, method: &Method, bucket: &str, key: &str, kind: ErrorKind) -> Error {
         Error::new(operation(method), bucket, key, kind).with_endpoint(self.endpoint().to_string())
     }
 
@@ -517,8 +535,9 @@ pub(super) fn operation(method: &Method) -> Cow<'static, str> {
 
 impl GetPart<'_> {
     /// The headers that ask for this part.
-    pub fn headers(&self) -> Result<HeaderMap, String> {
+    pub fn headers(&self, endpoint: &Endpoint) -> Result<HeaderMap, String> {
         let mut headers = HeaderMap::with_capacity(8);
+        self.options.add_to(&mut headers, endpoint)?;
         if let Some(range) = self.range {
             let value = HeaderValue::try_from(range.header_value()).map_err(|e| e.to_string())?;
             headers.insert(RANGE, value);

@@ -6,6 +6,7 @@ use super::client::Client;
 use super::error_body::ErrorBody;
 use crate::error::{Error, ErrorKind};
 use crate::list::{ListError, ListPage, ListQuery};
+use crate::options::RequestOptions;
 
 /// A page of 1,000 of the longest keys, all of it encoded, is a fifth of this.
 const LONGEST_LIST: u64 = 16 << 20;
@@ -14,7 +15,12 @@ impl Client {
     /// Asks for one page of the names in a bucket.
     ///
     /// A body that moves may take its time, which is the caller's to bound.
-    pub async fn list(&self, bucket: &str, query: &ListQuery) -> Result<ListPage, Error> {
+    pub async fn list(
+        &self,
+        bucket: &str,
+        query: &ListQuery,
+        options: &RequestOptions,
+    ) -> Result<ListPage, Error> {
         let pairs = query.pairs();
         let pairs: Vec<_> = pairs
             .iter()
@@ -22,6 +28,8 @@ impl Client {
             .collect();
         let mut request = self.request(Method::GET, bucket, "");
         request.query = &pairs;
+        let added = options.add_of_bucket(&mut request.headers);
+        added.map_err(|why| self.error(&Method::GET, bucket, "", ErrorKind::Config(why)))?;
         let answer = match self.send(&request).await {
             Ok(response) => {
                 let read = |body: &[u8]| ListPage::parse(body, query).map_err(|e| kind(e, body));

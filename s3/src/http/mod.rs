@@ -27,6 +27,7 @@ mod resume;
 mod signed;
 mod stream;
 
+pub(crate) use answer::check_version_id;
 pub use answer::{Expected, GetPart, check_head};
 pub use client::{Client, Head, Request, SendError, Stale};
 pub(crate) use dial::Place;

@@ -133,6 +133,7 @@ fn superset(headers: &HeaderMap, part: &GetPart<'_>, rest: &GetPart<'_>) -> Opti
 mod tests {
     use super::*;
     use crate::checksum::Mode;
+    use crate::options::NO_OPTIONS;
     use http::HeaderName;
     use proptest::prelude::*;
 
@@ -146,6 +147,7 @@ mod tests {
             pin: None,
             if_match: None,
             checksum: Mode::default(),
+            options: &NO_OPTIONS,
         }
     }
 

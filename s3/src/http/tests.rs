@@ -4,6 +4,7 @@ mod checksums;
 mod connections;
 mod dial;
 mod list;
+mod options;
 mod resume;
 mod server;
 mod signed;
@@ -20,6 +21,7 @@ use super::*;
 use crate::checksum::Mode;
 use crate::error::{Error, ErrorKind, Phase};
 use crate::object::{ETag, Pin};
+use crate::options::{NO_OPTIONS, RequestOptions};
 use crate::outcome::Reason;
 use crate::range::ByteRange;
 
@@ -59,6 +61,7 @@ fn whole() -> GetPart<'static> {
         pin: None,
         if_match: None,
         checksum: Mode::WhenOffered,
+        options: &NO_OPTIONS,
     }
 }
 
@@ -431,11 +434,14 @@ fn head_gives_the_facts_and_its_errors_the_status() {
     let server = Server::start(vec![vec![Answer(facts), Answer(missing)]]);
     let client = server.client();
     run(async {
-        let head = client.head("train", "k", Mode::WhenOffered).await.unwrap();
+        let head = client
+            .head("train", "k", Mode::WhenOffered, &NO_OPTIONS)
+            .await
+            .unwrap();
         assert_eq!(head.info.size, Some(5_000_000_000));
         assert_eq!(head.request_id.as_deref(), Some("R1"));
         let error = client
-            .head("train", "k", Mode::WhenOffered)
+            .head("train", "k", Mode::WhenOffered, &NO_OPTIONS)
             .await
             .unwrap_err();
         assert!(error.is_not_found());

@@ -29,6 +29,7 @@ fn main() {
         endpoints: vec![("main".to_owned(), engine)],
         allow: Vec::new(),
         rules: Vec::new(),
+        client_headers: Vec::new(),
         caps: Caps {
             slab_bytes: 4 << 20,
             ..Caps::default()

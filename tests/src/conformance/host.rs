@@ -262,6 +262,7 @@ impl Host for Served {
             endpoints: vec![("main".to_owned(), owner.engine.clone())],
             allow: Vec::new(),
             rules: Vec::new(),
+            client_headers: Vec::new(),
             caps: Caps {
                 slab_bytes: 4 << 20,
                 ..Caps::default()

@@ -114,6 +114,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
         endpoints: engines.clone(),
         allow: plan.access.allow.clone(),
         rules: plan.access.rules.clone(),
+        client_headers: Vec::new(),
         caps: plan.caps,
     })?;
     let ready = Ready::new(AtomicBool::new(true));

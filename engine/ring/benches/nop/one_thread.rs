@@ -76,6 +76,7 @@ fn push_get(client: &mut Client, n: u64) {
             etag: None,
             version: None,
         },
+        options: None,
         range: None,
         destination: Destination::LeaseHost,
         policy: None,

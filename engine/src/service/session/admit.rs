@@ -93,6 +93,7 @@ impl Session {
         let share = core
             .in_flight
             .share_in(of_user, NonZeroU32::MIN, caps.of_share());
+        let headers = Arc::clone(&host.client_headers);
         let access = host.access(endpoint, peer.uid, &peer.groups);
         let facts = Arc::new(Facts {
             number,
@@ -100,7 +101,7 @@ impl Session {
             uid: peer.uid,
             groups: peer.groups.clone(),
             endpoint: endpoint.clone(),
-            tenant: Tenant::new(Some(&label), pool, share, access),
+            tenant: Tenant::new(Some(&label), pool, share, access, Some(headers)),
             label,
             leases: Arc::default(),
             queues: AtomicUsize::new(0),

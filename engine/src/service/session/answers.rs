@@ -13,6 +13,7 @@ use s3engine_ring::{Bell, EventBell, Layout, SharedQueue, SocketBell};
 use s3engine_s3::error::{Error, ErrorKind};
 use s3engine_s3::list::ListQuery;
 use s3engine_s3::object::ObjectInfo;
+use s3engine_s3::options::RequestOptions;
 
 use super::adopt::{self, Brought};
 use super::{Answers, Session, tell};
@@ -67,31 +68,45 @@ impl Session {
                 self.adopt(adopt, None, answers).await
             }
             Ask::Disown { slab } => self.disown(SlabId(slab)).await,
-            Ask::Head { bucket, key } => {
-                self.check("HEAD", &bucket, &key)?;
-                let info = self.head(&bucket, &key).await.map_err(failed)?;
+            Ask::Head {
+                bucket,
+                key,
+                options,
+            } => {
+                self.check("HEAD", (&bucket, &key), options.as_deref())?;
+                let options = options.map(Arc::from);
+                let info = self.head(&bucket, &key, options).await.map_err(failed)?;
                 Ok((Said::Info(info), Vec::new()))
             }
-            Ask::Open { bucket, key } => {
-                self.check("HEAD", &bucket, &key)?;
+            Ask::Open {
+                bucket,
+                key,
+                options,
+            } => {
+                self.check("HEAD", (&bucket, &key), options.as_deref())?;
+                let options: Option<Arc<_>> = options.map(Arc::from);
                 if self.objects.borrow().len() >= MOST_OBJECTS {
                     let why = format!("{MOST_OBJECTS} objects are open already");
                     return Err(Failure::Refused(why));
                 }
-                let head = self.head(&bucket, &key);
+                let head = self.head(&bucket, &key, options.clone());
                 let share = self.facts.tenant.share.id();
                 let opened = self
                     .inner
                     .core
                     .objects
-                    .open(share, &bucket, &key, head)
+                    .open(share, (&bucket, &key), options, head)
                     .await;
                 let object = opened.map_err(failed)?;
                 let (id, info) = (object.id(), object.info().clone());
                 self.objects.borrow_mut().insert(id, object);
                 Ok((Said::Opened { object: id, info }, Vec::new()))
             }
-            Ask::List { bucket, query } => self.list(&bucket, query).await,
+            Ask::List {
+                bucket,
+                query,
+                options,
+            } => self.list(&bucket, query, options.map(Arc::from)).await,
             // Not answered, and not handed here.
             Ask::Free { .. }
             | Ask::Close { .. }
@@ -102,9 +117,17 @@ impl Session {
     }
 
     /// Asks the rules before anything is asked of a server.
-    fn check(&self, operation: &'static str, bucket: &str, key: &str) -> Result<(), Failure> {
+    fn check(
+        &self,
+        operation: &'static str,
+        (bucket, key): (&str, &str),
+        options: Option<&RequestOptions>,
+    ) -> Result<(), Failure> {
         self.check_goes_on(operation, bucket, key)?;
-        let checked = self.facts.tenant.check(bucket, key);
+        let tenant = &self.facts.tenant;
+        let checked = tenant
+            .check(bucket, key)
+            .and_then(|()| tenant.check_options(options));
         checked.map_err(|kind| failed(self.error(operation, bucket, key, kind)))
     }
 
@@ -128,11 +151,22 @@ impl Session {
     }
 
     /// At the client's own turn.
-    async fn head(&self, bucket: &str, key: &str) -> Result<ObjectInfo, Error> {
-        engine::head(&self.inner, &self.facts.tenant, bucket, key).await
+    async fn head(
+        &self,
+        bucket: &str,
+        key: &str,
+        options: Option<Arc<RequestOptions>>,
+    ) -> Result<ObjectInfo, Error> {
+        let tenant = &self.facts.tenant;
+        engine::head(&self.inner, tenant, (bucket, key), options).await
     }
 
-    async fn list(&self, bucket: &str, query: ListQuery) -> Answered {
+    async fn list(
+        &self,
+        bucket: &str,
+        query: ListQuery,
+        options: Option<Arc<RequestOptions>>,
+    ) -> Answered {
         self.check_goes_on("LIST", bucket, "")?;
         if !self
             .facts
@@ -144,7 +178,10 @@ impl Session {
             let kind = ErrorKind::Denied("no rule lets this user list it".to_owned());
             return Err(failed(self.error("LIST", bucket, "", kind)));
         }
-        let page = list::page(&self.inner, &self.facts.tenant, bucket, query).await;
+        let tenant = &self.facts.tenant;
+        let checked = tenant.check_options(options.as_deref());
+        checked.map_err(|kind| failed(self.error("LIST", bucket, "", kind)))?;
+        let page = list::page(&self.inner, tenant, bucket, query, options).await;
         Ok((Said::Page(page.map_err(failed)?), Vec::new()))
     }
 

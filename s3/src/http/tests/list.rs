@@ -6,13 +6,18 @@ use super::server::Step::{self, Answer, Close, Silence};
 use super::server::{answer, ok};
 use crate::error::{Error, ErrorKind, Phase};
 use crate::list::{ListPage, ListQuery};
+use crate::options::NO_OPTIONS;
 
 const PAGE: &str = "<ListBucketResult><IsTruncated>false</IsTruncated>\
      <Contents><Key>a</Key><Size>3</Size></Contents></ListBucketResult>";
 
 fn list(server: &Server) -> Result<ListPage, Error> {
     let client = server.client();
-    run(async { client.list("train", &ListQuery::default()).await })
+    run(async {
+        client
+            .list("train", &ListQuery::default(), &NO_OPTIONS)
+            .await
+    })
 }
 
 fn refused(step: Step) -> Error {
@@ -34,7 +39,7 @@ fn a_query_is_sent_encoded_and_its_connection_serves_the_next() {
     };
     run(async {
         for _ in 0..2 {
-            let page = client.list("train", &query).await.unwrap();
+            let page = client.list("train", &query, &NO_OPTIONS).await.unwrap();
             assert_eq!(
                 (page.objects[0].key.as_str(), page.objects[0].size),
                 ("a", 3)
@@ -123,7 +128,8 @@ fn a_list_longer_than_any_page_is_not_read() {
 fn a_bucket_that_cannot_be_one_is_refused_before_anything_is_sent() {
     let server = Server::start(vec![]);
     let client = server.client();
-    let error = run(async { client.list("a/b", &ListQuery::default()).await }).unwrap_err();
+    let error =
+        run(async { client.list("a/b", &ListQuery::default(), &NO_OPTIONS).await }).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Config(_)));
     assert_eq!(error.operation(), "LIST");
 }

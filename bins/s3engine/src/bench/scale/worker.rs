@@ -77,6 +77,7 @@ fn serve(site: &Site, orders: &Receiver<Order>) -> Result<(), String> {
         endpoints: vec![("bench".to_owned(), engine.clone())],
         allow: Vec::new(),
         rules: Vec::new(),
+        client_headers: Vec::new(),
         caps: Caps {
             slab_bytes: site.slab_bytes,
             ..Caps::default()
