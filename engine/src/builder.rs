@@ -324,6 +324,7 @@ impl EngineBuilder {
             1,
             1000,
         )?;
+        within("the bytes of a stall", times.stall_bytes, 0, 1 << 30)?;
         within(
             "the number of threads",
             self.threads.unwrap_or(1) as u64,

@@ -173,7 +173,7 @@ impl Attempts<'_> {
         let mut attempts = retry::Attempts::new(&core.retry, &core.retry_budget)
             .rdma_only(self.way == Way::RdmaOnly);
         let first = Instant::now();
-        let mut kept = 0;
+        let mut most = 0;
         loop {
             let began = first.elapsed();
             let mut outcome = transport.get(&self.wanted.request(), window).await;
@@ -190,10 +190,10 @@ impl Attempts<'_> {
             let how = Failed {
                 began,
                 took,
-                gained: outcome.kept.saturating_sub(kept),
+                gained: outcome.kept.saturating_sub(most),
                 in_doubt: window.is_armed(),
             };
-            kept = outcome.kept;
+            most = most.max(outcome.kept);
             let (wait, error) = match attempts.failed(error, how, rand::random()) {
                 Ok(again) => again,
                 Err(error) => {

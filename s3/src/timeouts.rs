@@ -9,8 +9,11 @@ pub struct Timeouts {
     pub connect: Duration,
     /// From sending a request to the head of its answer.
     pub first_byte: Duration,
-    /// The longest pause within a body. A slow body that moves is not a failed one.
+    /// How long the server may be waited for while less than `stall_bytes` of a body come. A slow body that moves is
+    /// not a failed one, however long it takes; one that drips is.
     pub stall: Duration,
+    /// The bytes of a body that count as moving. Whatever the wait, at least one of them is needed.
+    pub stall_bytes: u64,
     /// What an RDMA request may take however small it is.
     pub rdma_base: Duration,
     /// The slowest rate, in bytes a second, at which queued RDMA transfers count as moving.
@@ -23,6 +26,7 @@ impl Default for Timeouts {
             connect: Duration::from_secs(5),
             first_byte: Duration::from_secs(30),
             stall: Duration::from_secs(15),
+            stall_bytes: 4 << 10,
             rdma_base: Duration::from_secs(10),
             rdma_min_rate: 64 << 20,
         }

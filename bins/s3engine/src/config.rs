@@ -88,13 +88,25 @@ pub(crate) struct Settings {
     #[arg(long, value_name = "TIME")]
     pub(crate) first_byte_timeout: Option<Span>,
 
-    /// The longest pause within a body [S3ENGINE_STALL_TIMEOUT; default: 15s]
+    /// How long a body may move less than --stall-bytes [S3ENGINE_STALL_TIMEOUT; default: 15s]
     #[arg(long, value_name = "TIME")]
     pub(crate) stall_timeout: Option<Span>,
+
+    /// The bytes that count as moving [S3ENGINE_STALL_BYTES; default: 4KiB]
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) stall_bytes: Option<Size>,
 
     /// For a small RDMA request; more is added for queued bytes [S3ENGINE_RDMA_TIMEOUT; default: 10s]
     #[arg(long, value_name = "TIME")]
     pub(crate) rdma_timeout: Option<Span>,
+
+    /// Attempts at a request, those that bring bytes not counted [S3ENGINE_ATTEMPTS; default: 3]
+    #[arg(long, value_name = "N")]
+    pub(crate) attempts: Option<u32>,
+
+    /// Retries that all requests have together until successes bring more [S3ENGINE_RETRY_BUDGET; default: 500]
+    #[arg(long, value_name = "N")]
+    pub(crate) retry_budget: Option<u32>,
 
     /// For everything together [S3ENGINE_DEADLINE; default: none]
     #[arg(long, value_name = "TIME")]
@@ -284,6 +296,9 @@ const VARIABLES: &[(&str, Set)] = &[
     ("S3ENGINE_STALL_TIMEOUT", |s, v| {
         set(&mut s.stall_timeout, v)
     }),
+    ("S3ENGINE_STALL_BYTES", |s, v| set(&mut s.stall_bytes, v)),
+    ("S3ENGINE_ATTEMPTS", |s, v| set(&mut s.attempts, v)),
+    ("S3ENGINE_RETRY_BUDGET", |s, v| set(&mut s.retry_budget, v)),
     ("S3ENGINE_RDMA_TIMEOUT", |s, v| set(&mut s.rdma_timeout, v)),
     ("S3ENGINE_DEADLINE", |s, v| set(&mut s.deadline, v)),
     ("S3ENGINE_SERVICE", |s, v| set(&mut s.service, v)),
@@ -378,6 +393,9 @@ impl Settings {
             connect_timeout: self.connect_timeout.or(lower.connect_timeout),
             first_byte_timeout: self.first_byte_timeout.or(lower.first_byte_timeout),
             stall_timeout: self.stall_timeout.or(lower.stall_timeout),
+            stall_bytes: self.stall_bytes.or(lower.stall_bytes),
+            attempts: self.attempts.or(lower.attempts),
+            retry_budget: self.retry_budget.or(lower.retry_budget),
             rdma_timeout: self.rdma_timeout.or(lower.rdma_timeout),
             deadline: self.deadline.or(lower.deadline),
             service: self.service.or(lower.service),

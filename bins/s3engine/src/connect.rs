@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use s3engine::{
     BuildError, Credentials, Endpoint, Engine, EngineBuilder, Limits, LoopbackOptions, Placement,
-    PoolError, PoolOptions, Rdma, Timeouts,
+    PoolError, PoolOptions, Rdma, RetryPolicy, Timeouts,
 };
 
 use crate::config::{AdaptiveChoice, ConfigError, FabricChoice, PlacementChoice, Settings};
@@ -30,6 +30,7 @@ pub(crate) fn describe(
         .policy(settings.policy())
         .timeouts(timeouts(settings))
         .adaptive(settings.adaptive != Some(AdaptiveChoice::Off))
+        .retry(retry(settings))
         .limits(Limits {
             requests: settings.requests.unwrap_or(Limits::default().requests),
             ..Limits::default()
@@ -116,7 +117,19 @@ fn timeouts(settings: &Settings) -> Timeouts {
         connect: or(settings.connect_timeout, defaults.connect),
         first_byte: or(settings.first_byte_timeout, defaults.first_byte),
         stall: or(settings.stall_timeout, defaults.stall),
+        stall_bytes: settings
+            .stall_bytes
+            .map_or(defaults.stall_bytes, |size| size.0),
         rdma_base: or(settings.rdma_timeout, defaults.rdma_base),
+        ..defaults
+    }
+}
+
+fn retry(settings: &Settings) -> RetryPolicy {
+    let defaults = RetryPolicy::default();
+    RetryPolicy {
+        max_attempts: settings.attempts.unwrap_or(defaults.max_attempts),
+        budget: settings.retry_budget.unwrap_or(defaults.budget),
         ..defaults
     }
 }

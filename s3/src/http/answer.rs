@@ -73,6 +73,12 @@ impl GetPart<'_> {
         self.range.map_or(0, |range| range.offset)
     }
 
+    /// Where it ends, for all that is known.
+    pub(crate) fn end(&self) -> u64 {
+        self.range
+            .map_or(u64::MAX, |range| range.offset.saturating_add(range.len))
+    }
+
     /// Whether a 416 about an object of `size` bytes means that there is nothing to read.
     pub(crate) fn is_empty_object(&self, size: Option<u64>) -> bool {
         size == Some(0) && self.offset() == 0 && self.pin.is_none_or(|pin| pin.size == 0)

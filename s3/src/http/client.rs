@@ -441,7 +441,7 @@ impl Client {
         let head = answer.map_err(|error| self.broken(&connection, request, error))?;
         let framing = Framing::of(&request.method, &head)
             .map_err(|kind| self.unanswered(&connection, request, kind, true))?;
-        let body = Incoming::new(connection, &head, framing, self.timeouts().stall);
+        let body = Incoming::new(connection, &head, framing, self.timeouts());
         let about = (&request.method, request.bucket, request.key);
         Ok(Response::new(head, body, self.clone(), about))
     }

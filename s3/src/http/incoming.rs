@@ -13,7 +13,9 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use super::connection::{Connection, closed};
 use super::framing::{Framing, Next};
 use super::head::Head;
+use super::moving::Moving;
 use crate::error::{ErrorKind, Phase};
+use crate::timeouts::Timeouts;
 
 /// Bytes that are read without a look at the thread's other tasks.
 const TURN: usize = 1 << 20;
@@ -40,18 +42,18 @@ pub(super) enum Failure {
 }
 
 impl Incoming {
-    /// The body behind a head. Stalls are pauses of more than `limit`.
+    /// The body behind a head.
     pub(super) fn new(
         connection: Connection,
         head: &Head,
         framing: Framing,
-        limit: Duration,
+        timeouts: &Timeouts,
     ) -> Incoming {
         Incoming {
             connection,
             framing,
             leaves_open: framing.leaves_open(head),
-            stall: Stall::new(limit),
+            stall: Stall::new(timeouts),
             turn: 0,
         }
     }
@@ -82,7 +84,7 @@ impl Incoming {
             match self.connection.fetch() {
                 Ok(0) if self.framing == Framing::UntilClose => return Ok(None),
                 Ok(0) => return Err(Failure::Broken(closed())),
-                Ok(_) => self.stall.since = None,
+                Ok(read) => self.stall.took(read as u64),
                 Err(error) if is_early(&error) => {}
                 Err(error) => return Err(Failure::Broken(error)),
             }
@@ -99,7 +101,7 @@ impl Incoming {
             Err(error) => return Err(error),
         };
         self.framing.took(read);
-        self.stall.since = None;
+        self.stall.took(read as u64);
         self.turn += read;
         Ok(read)
     }
@@ -184,35 +186,34 @@ impl Failure {
     }
 }
 
-/// Watches the pauses of one body with a single timer, which is set only when it runs out.
+/// Ends the wait for a body that moves too little. One timer, set only when it runs out.
 struct Stall {
-    limit: Duration,
-    /// Nothing has come since then.
-    since: Option<Instant>,
+    moving: Moving,
     timer: Option<Pin<Box<Sleep>>>,
 }
 
 impl Stall {
-    fn new(limit: Duration) -> Stall {
+    fn new(timeouts: &Timeouts) -> Stall {
         Stall {
-            limit,
-            since: None,
+            moving: Moving::new(timeouts.stall, timeouts.stall_bytes),
             timer: None,
         }
     }
 
-    /// Ready once nothing has come for the limit.
+    fn took(&mut self, bytes: u64) {
+        self.moving.took(bytes, Instant::now);
+    }
+
+    /// Ready once too little has come for too long.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Duration> {
-        let since = *self.since.get_or_insert_with(Instant::now);
-        let timer = self
-            .timer
-            .get_or_insert_with(|| Box::pin(sleep_until(since + self.limit)));
+        let due = self.moving.due(Instant::now());
+        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(due)));
         // The timer may still stand for an earlier pause.
         while timer.as_mut().poll(cx).is_ready() {
-            if since.elapsed() >= self.limit {
-                return Poll::Ready(self.limit);
+            if Instant::now() >= due {
+                return Poll::Ready(self.moving.limit);
             }
-            timer.as_mut().reset(since + self.limit);
+            timer.as_mut().reset(due);
         }
         Poll::Pending
     }

@@ -20,6 +20,7 @@ mod head;
 mod health;
 mod incoming;
 mod list;
+mod moving;
 mod race;
 mod resolver;
 mod response;

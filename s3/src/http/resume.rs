@@ -104,11 +104,11 @@ pub(super) fn check_rest(
     let range = match status {
         StatusCode::OK => part.range,
         StatusCode::PARTIAL_CONTENT => superset(headers, part, rest).or(rest.range),
-        // There was an object with bytes there.
+        // The answer that broke off has told a length that the object has not, or it is another one now.
         StatusCode::RANGE_NOT_SATISFIABLE => {
-            return Err(ErrorKind::Modified {
-                expected: format!("a byte at {}", rest.offset()),
-                found: "none (status 416)".to_owned(),
+            return Err(ErrorKind::Truncated {
+                received: rest.offset().saturating_sub(part.offset()),
+                expected: rest.end().saturating_sub(part.offset()),
             });
         }
         _ => rest.range,
@@ -122,7 +122,7 @@ pub(super) fn check_rest(
 /// The range of an answer that begins before the rest, within the part, and goes to its end.
 fn superset(headers: &HeaderMap, part: &GetPart<'_>, rest: &GetPart<'_>) -> Option<ByteRange> {
     let found = ContentRange::parse(text(headers, &CONTENT_RANGE)?).ok()?;
-    let end = rest.range?.last().checked_add(1)?;
+    let end = rest.end();
     let within = part.offset() <= found.first && found.first < rest.offset();
     within
         .then(|| ByteRange::new(found.first, end.checked_sub(found.first)?).ok())
@@ -235,14 +235,18 @@ mod tests {
     fn another_version_is_never_gone_on_with() {
         let of = kept(20, Expected::Exactly(50), Some(5000));
         let part = part(Some((1000, 50)));
-        for (status, range) in [
-            (206, "bytes 1020-1049/5001"),
-            (412, "bytes */5000"),
-            (416, "bytes */1010"),
-            (416, "bytes */0"),
-        ] {
+        for (status, range) in [(206, "bytes 1020-1049/5001"), (412, "bytes */5000")] {
             let judged = judge(status, &[("content-range", range)], &part, &of);
             assert!(matches!(judged, Err(ErrorKind::Modified { .. })), "{range}");
+        }
+        // It may be that the first answer told too much: then all is asked for again.
+        for range in ["bytes */1010", "bytes */0"] {
+            let judged = judge(416, &[("content-range", range)], &part, &of);
+            let cut = ErrorKind::Truncated {
+                received: 20,
+                expected: 50,
+            };
+            assert_eq!(judged, Err(cut));
         }
         // Where nothing would show it, all is asked for again.
         for etag in [None, Some("W/\"a\"")] {

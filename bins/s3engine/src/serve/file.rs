@@ -33,6 +33,8 @@ pub(crate) struct File {
     pub(crate) rule: Vec<RuleTable>,
     pub(crate) pool: PoolTable,
     pub(crate) limits: LimitsTable,
+    pub(crate) timeouts: TimeoutsTable,
+    pub(crate) retry: RetryTable,
     pub(crate) caps: CapsTable,
 }
 
@@ -79,6 +81,25 @@ pub(crate) struct LimitsTable {
     pub(crate) adaptive: Option<AdaptiveChoice>,
 }
 
+/// How long the phases of a request may take.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct TimeoutsTable {
+    pub(crate) connect: Option<Span>,
+    pub(crate) first_byte: Option<Span>,
+    pub(crate) stall: Option<Span>,
+    pub(crate) stall_bytes: Option<Size>,
+    pub(crate) rdma: Option<Span>,
+}
+
+/// How often requests are tried again.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct RetryTable {
+    pub(crate) attempts: Option<u32>,
+    pub(crate) budget: Option<u32>,
+}
+
 /// What a client may take.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -109,6 +130,13 @@ impl File {
             slab_size: self.pool.slab,
             requests: self.limits.requests,
             adaptive: self.limits.adaptive,
+            connect_timeout: self.timeouts.connect,
+            first_byte_timeout: self.timeouts.first_byte,
+            stall_timeout: self.timeouts.stall,
+            stall_bytes: self.timeouts.stall_bytes,
+            rdma_timeout: self.timeouts.rdma,
+            attempts: self.retry.attempts,
+            retry_budget: self.retry.budget,
             log: self.log,
             log_filter: self.log_filter.clone(),
             ..Settings::default()
@@ -146,6 +174,8 @@ mod tests {
         assert_eq!(file.pool.slab, Some(Size(64 << 20)));
         assert_eq!(file.settings().cuda_pool_size, Some(Size(40 << 30)));
         assert_eq!(file.settings().placement, Some(PlacementChoice::Auto));
+        assert_eq!(file.settings().stall_bytes, Some(Size(4 << 10)));
+        assert_eq!(file.settings().retry_budget, Some(500));
     }
 
     #[test]
@@ -164,6 +194,8 @@ mod tests {
             "",
             "[pool]",
             "[limits]",
+            "[timeouts]",
+            "[retry]",
             "[caps]",
             "[endpoint.x]\nurl = \"http://x\"",
             "[[rule]]\nbucket = \"b\"",

@@ -134,12 +134,24 @@ fn r24_another_version_is_told_and_one_that_cannot_be_told_begins_anew() {
         partial("104-109/500", "\"b\"", b"456789"),
         partial("104-109/501", "\"a\"", b"456789"),
         answer("412 Precondition Failed", &["Content-Length: 0"], b""),
-        answer("416 Range Not Satisfiable", &["Content-Length: 0"], b""),
     ] {
         let steps = vec![cut_range(b"0123"), Answer(other)];
         let (received, ..) = attempts(steps, ranged(100, 10), 16);
         assert_eq!(received.unwrap_err().reason(), Reason::Modified);
     }
+    let unsatisfied = answer(
+        "416 Range Not Satisfiable",
+        &["Content-Length: 0", "Connection: close"],
+        b"",
+    );
+    let steps = vec![
+        cut_range(b"XXXX"),
+        Close(unsatisfied),
+        Answer(partial("100-109/500", "\"b\"", b"0123456789")),
+    ];
+    let (received, bytes, _) = attempts(steps, ranged(100, 10), 16);
+    assert_eq!(received.unwrap().bytes, 10);
+    assert_eq!(&bytes[..10], b"0123456789");
     for etag in [
         &["Content-Length: 10"][..],
         &["Content-Length: 10", "ETag: W/\"a\""],
