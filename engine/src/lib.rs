@@ -59,7 +59,7 @@ pub use s3engine_s3::checksum::{
 };
 pub use s3engine_s3::credentials::{Credentials, CredentialsError};
 pub use s3engine_s3::endpoint::{AddressingStyle, Endpoint, EndpointError, Origin};
-pub use s3engine_s3::error::{Error, ErrorKind, Phase};
+pub use s3engine_s3::error::{Attempt, Error, ErrorKind, History, Phase};
 pub use s3engine_s3::fabric::Fabric;
 pub use s3engine_s3::fabric::loopback::LoopbackOptions;
 pub use s3engine_s3::list::{ListPage, ListQuery, ListedObject};

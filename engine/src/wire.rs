@@ -1,5 +1,7 @@
 //! A GET and its completion as the rings carry them, both ways: what one end says, the other hears.
 
+mod history;
+
 use std::error::Error as StdError;
 use std::io;
 use std::sync::Arc;
@@ -7,10 +9,10 @@ use std::time::{Duration, SystemTime};
 
 use s3engine_pool::{Buffer, Memory, SlabId, SlotId};
 use s3engine_ring::{
-    CheckedGet, Cqe, DETAIL_ERRNO, DETAIL_OF_HEAD, DETAIL_SLOT, DETAIL_STATUS, Destination, Detail,
-    GetRequest, OPTIONS_VERSION, Object, Options, Outcome, TextKind, UNKNOWN, Version,
-    checksum_mode_code, checksum_mode_name, error_code, error_name, path_code, path_name,
-    reason_code, reason_name, verified_code, verified_name,
+    CheckedGet, Cqe, DETAIL_BUDGET, DETAIL_CUT, DETAIL_ERRNO, DETAIL_OF_HEAD, DETAIL_SLOT,
+    DETAIL_STATUS, Destination, Detail, GetRequest, OPTIONS_VERSION, Object, Options, Outcome,
+    TextKind, UNKNOWN, Version, checksum_mode_code, checksum_mode_name, error_code, error_name,
+    path_code, path_name, reason_code, reason_name, verified_code, verified_name,
 };
 use s3engine_s3::checksum::{Checksum, Mismatch, Mode, Offered, Unverified, Verified};
 use s3engine_s3::error::{Error, ErrorKind, Phase};
@@ -310,6 +312,9 @@ pub(crate) fn told(completion: &Completion) -> (Outcome, Detail) {
     for (kind, text) in TextKind::ALL.into_iter().zip(all) {
         detail.add(kind, text.unwrap_or(""));
     }
+    if let Some(error) = error {
+        add_history(&mut detail, error);
+    }
     (outcome, detail)
 }
 
@@ -318,6 +323,14 @@ fn set_slot(detail: &mut Detail, buffer: &Buffer) {
     detail.flags |= DETAIL_SLOT;
     (detail.slot_at, detail.slot_len) = (buffer.offset(), buffer.len());
     (detail.slab, detail.slot, detail.generation) = (slot.slab.0, slot.index, slot.generation);
+}
+
+fn add_history(detail: &mut Detail, error: &Error) {
+    let (text, cut) = history::told(error.history(), detail.room(TextKind::History));
+    detail.add(TextKind::History, &text);
+    if cut {
+        detail.flags |= DETAIL_CUT;
+    }
 }
 
 fn set_error(detail: &mut Detail, error: &Error) {
@@ -332,12 +345,15 @@ fn set_error(detail: &mut Detail, error: &Error) {
         ErrorKind::Timeout { phase, .. } => Some(*phase),
         _ => error.phase(),
     };
-    detail.phase = phase.map_or(0, |phase| phase as u8 + 1);
+    detail.phase = phase_code(phase);
     detail.retry_after_ns = maybe_ns(error.retry_after());
     detail.attempt = u16::try_from(error.attempt()).unwrap_or(u16::MAX);
     detail.attempts = u16::try_from(error.attempts()).unwrap_or(u16::MAX);
     if error.status().is_some() {
         detail.flags |= DETAIL_STATUS;
+    }
+    if error.is_budget_spent() {
+        detail.flags |= DETAIL_BUDGET;
     }
     if error.operation() == "HEAD" {
         detail.flags |= DETAIL_OF_HEAD;
@@ -513,6 +529,12 @@ fn error(cqe: &Cqe, detail: &Detail, reason: Reason, asked: &Asked<'_>) -> Error
     if detail.flags & DETAIL_STATUS != 0 {
         error = error.with_status(cqe.status);
     }
+    if detail.flags & DETAIL_BUDGET != 0 {
+        error = error.with_budget_spent();
+    }
+    if let Some(history) = detail.text(TextKind::History) {
+        error = error.with_history(history::heard(history));
+    }
     if let Some(phase) = phase(detail.phase) {
         error = error.with_phase(phase);
     }
@@ -635,6 +657,10 @@ const PHASES: [Phase; 6] = [
     Phase::Body,
     Phase::Tls,
 ];
+
+fn phase_code(phase: Option<Phase>) -> u8 {
+    phase.map_or(0, |phase| phase as u8 + 1)
+}
 
 fn phase(code: u8) -> Option<Phase> {
     PHASES.get(usize::from(code).checked_sub(1)?).copied()

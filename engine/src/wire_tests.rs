@@ -5,6 +5,8 @@ use s3engine_ring::{
 };
 use s3engine_s3::checksum::Algorithm;
 
+use s3engine_s3::error::{Attempt, History};
+
 use super::*;
 
 #[test]
@@ -261,9 +263,11 @@ fn error_of_all_kinds() -> impl Strategy<Value = Error> {
         proptest::option::of(any::<std::net::SocketAddr>()),
         maybe(text()),
         maybe(text()),
+        (any::<bool>(), attempts()),
     );
     (error_kind(), beneath, 1..9_u32, more).prop_map(
-        |(kind, beneath, attempt, (phase, wait, head, address, request_id, host_id))| {
+        |(kind, beneath, attempt, (phase, wait, head, address, request_id, host_id, tried))| {
+            let (spent, history) = tried;
             let status = matches!(kind, ErrorKind::Protocol(_)).then_some(206);
             let timed = matches!(kind, ErrorKind::Timeout { .. });
             let error = Error::new(if head { "HEAD" } else { "GET" }, "bucket", "key", kind)
@@ -271,7 +275,12 @@ fn error_of_all_kinds() -> impl Strategy<Value = Error> {
                 .with_attempt(attempt, 9)
                 .with_retry_after(wait)
                 .with_address(address)
-                .with_ids(request_id, host_id);
+                .with_ids(request_id, host_id)
+                .with_history(history);
+            let error = match spent {
+                true => error.with_budget_spent(),
+                false => error,
+            };
             let error = match phase.filter(|_| !timed) {
                 Some(phase) => error.with_phase(phase),
                 None => error,
@@ -287,6 +296,30 @@ fn error_of_all_kinds() -> impl Strategy<Value = Error> {
             }
         },
     )
+}
+
+fn attempts() -> impl Strategy<Value = History> {
+    let attempt = (
+        any::<[u32; 2]>(),
+        proptest::option::of(proptest::sample::select(&PHASES[..])),
+        proptest::option::of(any::<std::net::SocketAddrV4>()),
+        "[ -~]{0,20}",
+    );
+    proptest::collection::vec(attempt, 0..4).prop_map(|attempts| {
+        let mut history = History::default();
+        for (nth, (us, phase, address, what)) in attempts.into_iter().enumerate() {
+            let [began, took] = us.map(|us| Duration::from_micros(us.into()));
+            history.push(Attempt {
+                number: nth as u32 + 1,
+                began,
+                took,
+                phase,
+                address: address.map(Into::into),
+                what,
+            });
+        }
+        history
+    })
 }
 
 fn completion() -> impl Strategy<Value = Completion> {
@@ -391,7 +424,8 @@ proptest! {
         let error = |completion: &Completion| completion.error.as_ref().map(|error| {
             let source = error.source().map(ToString::to_string).unwrap_or_default();
             let facts = (error.status(), error.phase(), error.retry_after(), error.address().map(|address| address.to_string()));
-            (error.to_string(), error.kind().clone(), source, facts, error.host_id().map(str::to_owned))
+            let told = (error.host_id().map(str::to_owned), error.history().clone(), error.is_budget_spent());
+            (error.to_string(), error.kind().clone(), source, facts, told)
         });
         let (mut told_error, heard_error) = (error(&completion), error(&heard));
         if let (Some(told), Some(heard)) = (&mut told_error, &heard_error) {

@@ -15,7 +15,7 @@ use std::fmt;
 use std::io::{self, Write};
 
 use s3engine::service::ServiceError;
-use s3engine::{BuildError, ConnectError, Error, ErrorKind, PoolError, Reason};
+use s3engine::{Attempt, BuildError, ConnectError, Error, ErrorKind, History, PoolError, Reason};
 use serde_json::{Value, json};
 
 use crate::config::ConfigError;
@@ -124,6 +124,11 @@ impl Failure {
                 "status": request.and_then(|error| error.status()),
                 "code": request.and_then(|error| error.code()),
                 "request_id": request.and_then(|error| error.request_id()),
+                "host_id": request.and_then(|error| error.host_id()),
+                "address": request.and_then(|error| error.address()).map(|of| of.to_string()),
+                "phase": request.and_then(|error| error.phase()).map(|of| of.to_string()),
+                "attempts": request.map(|error| attempts(error.history())),
+                "caused_by": request.map(causes),
             },
         })
     }
@@ -137,32 +142,32 @@ impl Failure {
     fn write(&self, out: &mut dyn Write, verbose: u8) -> io::Result<()> {
         writeln!(out, "error: {self}")?;
         match self.request() {
-            Some(error) if verbose > 0 => write_facts(out, error),
+            Some(error) if verbose > 0 => write!(out, "{}", error.story()),
             _ => Ok(()),
         }
     }
 }
 
-/// What an error knows beyond its line.
-fn write_facts(out: &mut dyn Write, error: &Error) -> io::Result<()> {
-    if let Some(message) = error.message() {
-        writeln!(out, "  server: {}", on_one_line(message))?;
-    }
-    if let Some(address) = error.address() {
-        writeln!(out, "  address: {address}")?;
-    }
-    if let Some(phase) = error.phase() {
-        writeln!(out, "  phase: {phase}")?;
-    }
-    if let Some(host_id) = error.host_id() {
-        writeln!(out, "  host id: {}", on_one_line(host_id))?;
-    }
-    let mut source = StdError::source(error);
-    while let Some(cause) = source {
-        writeln!(out, "  caused by: {}", on_one_line(&cause.to_string()))?;
-        source = cause.source();
-    }
-    Ok(())
+/// What was tried, for programs.
+fn attempts(history: &History) -> Vec<Value> {
+    let told = |attempt: &Attempt| {
+        json!({
+            "attempt": attempt.number,
+            "began_s": attempt.began.as_secs_f64(),
+            "seconds": attempt.took.as_secs_f64(),
+            "phase": attempt.phase.map(|phase| phase.to_string()),
+            "address": attempt.address.map(|address| address.to_string()),
+            "error": attempt.what,
+        })
+    };
+    history.attempts().iter().map(told).collect()
+}
+
+/// What lies beneath an error, one text for each layer.
+fn causes(error: &Error) -> Vec<String> {
+    let first = StdError::source(error);
+    let all = std::iter::successors(first, |cause| cause.source());
+    all.map(ToString::to_string).collect()
 }
 
 /// What the exit code says of a failed request.

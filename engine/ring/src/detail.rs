@@ -4,7 +4,7 @@
 //!   0  14 numbers of 8 bytes: times, bytes, sizes
 //! 112  slab, slot, generation, errno
 //! 128  attempts, fallback, phase, flags, what a checksum has shown
-//! 136  the lengths of 10 texts
+//! 136  the lengths of 11 texts
 //! 160  the texts, one after the other, in the order of `TextKind`
 //! ```
 //! Names (an ETag, an id) are whole or not there; prose that is too long is cut. Either way a flag says so.
@@ -30,10 +30,13 @@ pub const DETAIL_OF_HEAD: u8 = 1 << 3;
 /// Detail flag: the completion's status is that of the answer that the error is about.
 pub const DETAIL_STATUS: u8 = 1 << 4;
 
+/// Detail flag: the error is final only because all requests together have no retries left.
+pub const DETAIL_BUDGET: u8 = 1 << 5;
+
 /// Bytes for all texts of a record.
 const TEXT_BYTES: usize = 864;
 
-/// The most bytes of one text.
+/// The most bytes of one text, but for the last one, which has all that is left.
 const MOST: usize = 255;
 
 /// The texts of a record, in their order.
@@ -60,11 +63,13 @@ pub enum TextKind {
     Fallback,
     /// What lies beneath the error.
     Cause,
+    /// What was tried, a line for each attempt.
+    History,
 }
 
 impl TextKind {
     /// All kinds, in their order.
-    pub const ALL: [TextKind; 10] = [
+    pub const ALL: [TextKind; 11] = [
         TextKind::ETag,
         TextKind::VersionId,
         TextKind::RequestId,
@@ -75,6 +80,7 @@ impl TextKind {
         TextKind::Third,
         TextKind::Fallback,
         TextKind::Cause,
+        TextKind::History,
     ];
 
     /// Whether half of it would be wrong, not just short.
@@ -136,9 +142,9 @@ pub struct Detail {
     /// The code of what a checksum has shown of the bytes; 0 is that none was asked for.
     pub verified: u8,
     /// Bytes of each text.
-    pub text_lens: [u16; 10],
+    pub text_lens: [u16; 11],
     /// 0.
-    pub reserved_too: u32,
+    pub reserved_too: u16,
     /// The texts, one after the other.
     pub texts: [u8; TEXT_BYTES],
 }
@@ -154,7 +160,7 @@ assert_layout!(Detail, 1024:
     queued_ns 0, registered_ns 8, first_byte_ns 16, done_ns 24, rdma_bytes 32, http_bytes 40, cache_bytes 48,
     total_size 56, last_modified_ns 64, slot_len 72, slot_at 80, error_a 88, error_b 96, retry_after_ns 104, slab 112,
     slot 116, generation 120, errno 124, attempt 128, attempts 130, fallback 132, phase 133, flags 134, verified 135,
-    text_lens 136, reserved_too 156, texts 160);
+    text_lens 136, reserved_too 158, texts 160);
 
 impl Default for Detail {
     fn default() -> Detail {
@@ -198,10 +204,19 @@ impl Detail {
         lens.sum::<usize>().min(TEXT_BYTES)
     }
 
+    /// Bytes that a text of that kind may still have.
+    pub fn room(&self, kind: TextKind) -> usize {
+        let room = TEXT_BYTES - self.text_bytes();
+        match kind {
+            TextKind::History => room,
+            _ => room.min(MOST),
+        }
+    }
+
     /// Adds a text, each kind at most once and in their order. What does not fit is cut or left out.
     pub fn add(&mut self, kind: TextKind, text: &str) {
         let at = self.text_bytes();
-        let room = (TEXT_BYTES - at).min(MOST);
+        let room = self.room(kind);
         let here = match text.len() <= room {
             true => text,
             false if kind.is_name() => "",
@@ -271,12 +286,13 @@ mod tests {
         assert_eq!(detail.text(TextKind::Address).map(str::len), None);
         assert_eq!(detail.text(TextKind::First).map(str::len), Some(64));
         assert_eq!(detail.text(TextKind::Cause), None);
+        assert_eq!(detail.room(TextKind::History), 0);
     }
 
     proptest! {
         #[test]
         fn a_record_comes_back_from_memory_as_it_was_stored(
-            texts in proptest::collection::vec("\\PC{0,90}", 10),
+            texts in proptest::collection::vec("\\PC{0,90}", 11),
             times in any::<[u64; 4]>(),
         ) {
             let mut detail = Detail { queued_ns: times[0], done_ns: times[1], error_a: times[2], slot_len: times[3], ..Detail::default() };

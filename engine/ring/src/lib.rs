@@ -70,8 +70,8 @@ pub use codes::{
     error_name, path_code, path_name, reason_code, reason_name, verified_code, verified_name,
 };
 pub use detail::{
-    DETAIL_CUT, DETAIL_ERRNO, DETAIL_OF_HEAD, DETAIL_SIZE, DETAIL_SLOT, DETAIL_STATUS, Detail,
-    TextKind, UNKNOWN, record_from_bytes, record_to_bytes,
+    DETAIL_BUDGET, DETAIL_CUT, DETAIL_ERRNO, DETAIL_OF_HEAD, DETAIL_SIZE, DETAIL_SLOT,
+    DETAIL_STATUS, Detail, TextKind, UNKNOWN, record_from_bytes, record_to_bytes,
 };
 pub use fuzz::{fuzz_key, fuzz_sqe};
 pub use layout::{BadEntries, Layout, MAX_ENTRIES, RegionTooSmall};
