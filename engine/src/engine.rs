@@ -44,6 +44,7 @@ use crate::served::ServedQueue;
 use crate::service::default_socket;
 use crate::sink::Sink;
 use crate::tenant::Tenant;
+use crate::under_way::Outstanding;
 use crate::worker::{self, Post, Workers};
 
 /// What every thread of an engine reads.
@@ -346,6 +347,15 @@ impl Engine {
         Lister::new(of, bucket, query, some(options.into()))
     }
 
+    /// What of this program's requests has not ended, and what each waits for: the oldest, of several hundred at most.
+    /// The parts of a large GET are told beside it. A client of the host service asks that one.
+    pub async fn outstanding(&self) -> Result<Vec<Outstanding>, Error> {
+        match &self.kind {
+            Kind::Embedded(inner) => Ok(inner.core.tenant.under_way.told(None)),
+            Kind::Connected(connected) => connected.outstanding().await,
+        }
+    }
+
     /// What the server says about an object, without its bytes. Tried again as GETs are; dropping the future
     /// cancels.
     pub async fn head(&self, bucket: &str, key: &str) -> Result<ObjectInfo, Error> {
@@ -380,11 +390,13 @@ pub(crate) async fn head(
     options: Option<Arc<RequestOptions>>,
 ) -> Result<ObjectInfo, Error> {
     let (of, named, share) = (bucket.to_owned(), key.to_owned(), tenant.share.clone());
-    let head = request::ask(&inner.core, "HEAD", (bucket, key), move |lane, last| {
+    let asked = (bucket, key);
+    let head = request::ask(&inner.core, tenant, "HEAD", asked, move |lane, progress| {
         Box::pin(async move {
             let checksum = lane.core.checksum;
             let options = options.as_deref().unwrap_or(&NO_OPTIONS);
-            request::head(&lane, &share, &last, (&of, &named), checksum, options).await
+            let named = (&*of, &*named);
+            request::head(&lane, &share, &progress, named, checksum, options).await
         })
     });
     head.await

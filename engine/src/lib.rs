@@ -48,6 +48,7 @@ pub use in_flight::{Concurrency, Limits};
 pub use list::Lister;
 pub use open::Object;
 pub use queue::{Queue, QueueFull, QueueOptions, WaitTimeout};
+pub use under_way::Outstanding;
 
 pub use s3engine_pool::{
     Buffer, CopyError, HugePages, Memory, MemoryBound, MemoryError, Pool, PoolError, PoolOptions,

@@ -86,14 +86,22 @@ pub(crate) async fn page(
     options: Option<Arc<RequestOptions>>,
 ) -> Result<ListPage, Error> {
     let (of, share) = (bucket.to_owned(), tenant.share.clone());
-    let page = ask(&engine.core, "LIST", (bucket, ""), move |lane, last| {
-        Box::pin(async move {
-            let list = retried(&lane.core, &share, &last, async || {
-                let options = options.as_deref().unwrap_or(&NO_OPTIONS);
-                lane.client.list(&of, &query, options).await
-            });
-            list.await
-        })
-    });
+    let asked = (bucket, "");
+    let page = ask(
+        &engine.core,
+        tenant,
+        "LIST",
+        asked,
+        move |lane, progress| {
+            Box::pin(async move {
+                let client = lane.client.watched(Arc::clone(&progress));
+                let list = retried(&lane.core, &share, &progress, async || {
+                    let options = options.as_deref().unwrap_or(&NO_OPTIONS);
+                    client.list(&of, &query, options).await
+                });
+                list.await
+            })
+        },
+    );
     page.await
 }

@@ -17,6 +17,7 @@ use s3engine_s3::checksum::{Mode, Sum};
 use s3engine_s3::error::{Error, ErrorKind};
 use s3engine_s3::object::{ETag, ObjectInfo, Pin};
 use s3engine_s3::options::{NO_OPTIONS, RequestOptions};
+use s3engine_s3::progress::Waits;
 use s3engine_s3::{Policy, Reason};
 
 use crate::completion::Fallback;
@@ -25,12 +26,11 @@ use crate::get::{Get, Ticket};
 use crate::interrupt::Interrupt;
 use crate::part::Way;
 use crate::report::Report;
-use crate::request::{LastError, head};
+use crate::request::{head, told};
 use crate::round;
 use crate::route::{Route, route};
 use crate::sink::Sink;
 use crate::tenant::Tenant;
-use crate::under_way::Waits;
 use crate::worker::Lane;
 use tokio_util::sync::CancellationToken;
 
@@ -433,18 +433,17 @@ pub(crate) async fn look(
     report: &Report,
     interrupt: &Interrupt,
 ) -> Result<ObjectInfo, Error> {
-    report.waits_for(Waits::Server);
-    let last = LastError::default();
+    let progress = report.progress();
     let looked = interrupt.or(head(
         lane,
         &target.tenant.share,
-        &last,
+        progress,
         (&target.bucket, &target.key),
         target.checksum,
         target.options.as_deref().unwrap_or(&NO_OPTIONS),
     ));
     let looked = looked.await;
-    let info = looked.map_err(|kind| last.told(report.error(kind)))??;
+    let info = looked.map_err(|kind| told(report.error(kind), progress))??;
     match (&target.if_match, &info.etag) {
         (Some(wanted), found) if found.as_ref() != Some(wanted) => {
             let found = found

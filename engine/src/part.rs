@@ -10,6 +10,7 @@ use s3engine_s3::error::{Error, ErrorKind};
 use s3engine_s3::http::GetPart;
 use s3engine_s3::object::{ETag, Pin};
 use s3engine_s3::options::{NO_OPTIONS, RequestOptions};
+use s3engine_s3::progress::Progress;
 use s3engine_s3::range::ByteRange;
 use s3engine_s3::retry::{self, Failed};
 use s3engine_s3::transport::{HttpTransport, Outcome, Transport};
@@ -17,7 +18,7 @@ use s3engine_s3::transport::{HttpTransport, Outcome, Transport};
 use crate::completion::Fallback;
 use crate::in_flight::{Ending, Permit};
 use crate::interrupt::Interrupt;
-use crate::request::LastError;
+use crate::request;
 use crate::worker::Lane;
 
 /// How long a part that was cancelled waits for copies that are under way, before its slot goes to quarantine.
@@ -100,12 +101,13 @@ pub(crate) async fn run(
     way: Way,
     permit: &mut Permit,
     interrupt: &Interrupt,
+    progress: &Arc<Progress>,
 ) -> PartEnd {
     let attempts = Attempts {
         lane,
         wanted,
         way,
-        last: LastError::default(),
+        progress,
     };
     match interrupt.or(attempts.run(&mut window, permit)).await {
         Ok(end) => end,
@@ -114,7 +116,7 @@ pub(crate) async fn run(
             let _ = tokio::time::timeout(COPIES, window.settled()).await;
             let error = wanted.error(kind);
             let error = error.with_endpoint(lane.core.upstream.endpoint().to_string());
-            let error = attempts.last.told(error);
+            let error = request::told(error, progress);
             PartEnd {
                 outcome: Outcome::failed(error),
                 fallback: None,
@@ -124,7 +126,7 @@ pub(crate) async fn run(
 }
 
 struct Attempts<'a> {
-    last: LastError,
+    progress: &'a Arc<Progress>,
     lane: &'a Lane,
     wanted: &'a Wanted,
     way: Way,
@@ -139,7 +141,8 @@ impl Attempts<'_> {
             } else {
                 lenient
             };
-            let outcome = self.attempt(transport, window, permit).await;
+            let transport = transport.watched(Arc::clone(self.progress));
+            let outcome = self.attempt(&transport, window, permit).await;
             match (outcome.path, &outcome.error) {
                 // The object came in the body of the answer.
                 (Path::Http, Some(error)) => fallback = Some(Fallback::of(error)),
@@ -159,7 +162,8 @@ impl Attempts<'_> {
     }
 
     fn http(&self) -> HttpTransport {
-        HttpTransport::new(self.lane.client.clone())
+        let client = self.lane.client.watched(Arc::clone(self.progress));
+        HttpTransport::new(client)
     }
 
     /// Attempts by one transport, as many as the policy for retries allows.
@@ -182,6 +186,7 @@ impl Attempts<'_> {
             // A success that fell back keeps its error: that is the reason of the fallback.
             if outcome.path != Path::None {
                 attempts.succeeded();
+                self.progress.succeeded();
                 return outcome;
             }
             let Some(error) = outcome.error.take() else {
@@ -204,7 +209,7 @@ impl Attempts<'_> {
             tracing::debug!(%error, ?wait, "trying again");
             metrics::counter!("s3engine_retries_total", "reason" => error.reason().as_str())
                 .increment(1);
-            self.last.keep(error);
+            self.progress.backs_off(wait, error);
             if !permit.back_off(wait).await {
                 return Outcome::failed(self.wanted.error(ErrorKind::Cancelled));
             }

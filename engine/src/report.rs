@@ -9,6 +9,8 @@ use s3engine_pool::Buffer;
 use s3engine_s3::checksum::{Algorithm, Checksum, Mode, Offered, Tally, Unverified, Verified};
 use s3engine_s3::error::{Error, ErrorKind};
 use s3engine_s3::object::ObjectInfo;
+use s3engine_s3::progress::{Progress, Waits};
+use s3engine_s3::range::ByteRange;
 use s3engine_s3::{Path, Reason};
 
 use crate::completion::{BytesByPath, Completion, Fallback, Flags, Stages};
@@ -17,7 +19,7 @@ use crate::get::{Get, Ticket};
 use crate::operation::Target;
 use crate::part::PartEnd;
 use crate::sink::Sink;
-use crate::under_way::{Tracked, Waits};
+use crate::under_way::{Asked, Tracked};
 
 /// Causes that were warned of.
 #[derive(Default)]
@@ -68,8 +70,8 @@ pub(crate) struct Report {
     waits: bool,
     /// Of the client of the host service that it is for.
     client: Option<SharedString>,
-    /// Its place among those that are under way for that client.
-    tracked: Option<Tracked>,
+    /// Its place among those that are under way.
+    tracked: Tracked,
 }
 
 /// Facts of the last answer.
@@ -89,9 +91,17 @@ impl Report {
         submitted: Instant,
     ) -> Self {
         metrics::gauge!("s3engine_in_flight_gets").increment(1);
-        let tenant = get.tenant.as_ref();
-        let of_client = tenant.filter(|tenant| tenant.label.is_some());
+        let tenant = get.tenant.as_ref().unwrap_or(&core.tenant);
+        let asked = Asked {
+            operation: "GET",
+            bucket: Arc::clone(&get.bucket),
+            key: Arc::clone(&get.key),
+            part: None,
+            submitted,
+        };
         Self {
+            client: tenant.label.clone(),
+            tracked: tenant.under_way.enter(asked),
             core,
             sink: Some(sink),
             ticket,
@@ -109,9 +119,6 @@ impl Report {
             last: Last::default(),
             stages: Stages::default(),
             waits: false,
-            client: tenant.and_then(|tenant| tenant.label.clone()),
-            tracked: of_client
-                .map(|tenant| tenant.under_way.enter(&get.bucket, &get.key, submitted)),
         }
     }
 
@@ -141,14 +148,27 @@ impl Report {
 
     /// Tells whoever asks what the GET waits for now.
     pub(crate) fn waits_for(&self, what: Waits) {
-        if let Some(tracked) = &self.tracked {
-            tracked.waits_for(what);
-        }
+        self.tracked.progress.waits_for(what);
+    }
+
+    /// Where it is.
+    pub(crate) fn progress(&self) -> &Arc<Progress> {
+        &self.tracked.progress
+    }
+
+    /// Counts in a part of it that runs beside others.
+    pub(crate) fn enter_part(&self, part: ByteRange) -> Tracked {
+        self.tracked.part(Asked {
+            operation: "GET",
+            bucket: Arc::clone(&self.bucket),
+            key: Arc::clone(&self.key),
+            part: Some(part),
+            submitted: Instant::now(),
+        })
     }
 
     /// A request could start.
     pub(crate) fn admitted(&mut self) {
-        self.waits_for(Waits::Server);
         self.stages
             .queued
             .get_or_insert_with(|| self.submitted.elapsed());

@@ -1,6 +1,5 @@
 //! Requests that need no memory of the pool, HEAD and LIST: run on the engine's threads whatever executor polls.
 
-use std::cell::RefCell;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -11,6 +10,7 @@ use s3engine_s3::checksum::Mode;
 use s3engine_s3::error::{Error, ErrorKind};
 use s3engine_s3::object::ObjectInfo;
 use s3engine_s3::options::RequestOptions;
+use s3engine_s3::progress::{Progress, Waits};
 use s3engine_s3::retry::{Attempts, Failed};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
@@ -19,6 +19,8 @@ use crate::engine::Core;
 use crate::in_flight::{Ending, Share};
 use crate::interrupt::Interrupt;
 use crate::operation::{after, forked};
+use crate::tenant::Tenant;
+use crate::under_way::Asked;
 use crate::worker::Lane;
 
 type Answer<T> = Pin<Box<dyn Future<Output = Result<T, Error>>>>;
@@ -26,9 +28,10 @@ type Answer<T> = Pin<Box<dyn Future<Output = Result<T, Error>>>>;
 /// Has a thread make a request. Dropping the future cancels it; it takes no longer than the deadline of a GET.
 pub(crate) async fn ask<T: Send + 'static>(
     core: &Arc<Core>,
+    tenant: &Tenant,
     operation: &'static str,
     (bucket, key): (&str, &str),
-    request: impl FnOnce(Rc<Lane>, Rc<LastError>) -> Answer<T> + Send + 'static,
+    request: impl FnOnce(Rc<Lane>, Arc<Progress>) -> Answer<T> + Send + 'static,
 ) -> Result<T, Error> {
     let error = Error::new(operation, bucket, key, ErrorKind::Cancelled)
         .with_endpoint(core.upstream.endpoint().to_string());
@@ -37,15 +40,24 @@ pub(crate) async fn ask<T: Send + 'static>(
     }
     let cancel = CancellationToken::new();
     let _cancel_on_drop = cancel.clone().drop_guard();
-    let until = after(Instant::now(), core.deadline);
+    let submitted = Instant::now();
+    let tracked = tenant.under_way.enter(Asked {
+        operation,
+        bucket: bucket.into(),
+        key: key.into(),
+        part: None,
+        submitted,
+    });
+    let until = after(submitted, core.deadline);
     let interrupt = Interrupt::new(cancel, core.stop.clone(), until);
     let (sender, receiver) = oneshot::channel();
     let raised = error.clone();
     core.workers.quick.spawn(Box::new(move |lane| {
         Box::pin(async move {
-            let last = Rc::new(LastError::default());
-            let answer = interrupt.or(request(lane, Rc::clone(&last))).await;
-            let answer = answer.unwrap_or_else(|kind| Err(last.told(raised.with_kind(kind))));
+            let progress = Arc::clone(&tracked.progress);
+            let answer = interrupt.or(request(lane, progress)).await;
+            let answer =
+                answer.unwrap_or_else(|kind| Err(told(raised.with_kind(kind), &tracked.progress)));
             // Nobody may wait any more.
             let _ = sender.send(answer);
         })
@@ -57,11 +69,12 @@ pub(crate) async fn ask<T: Send + 'static>(
 pub(crate) async fn retried<T>(
     core: &Core,
     share: &Share,
-    last: &LastError,
+    progress: &Progress,
     request: impl AsyncFn() -> Result<T, Error>,
 ) -> Result<T, Error> {
     let mut attempts = Attempts::new(&core.retry, &core.retry_budget);
     let first = Instant::now();
+    progress.waits_for(Waits::Turn);
     // Refused only when the engine stops, and that ends this from outside.
     let mut permit = share.admit(0).await;
     loop {
@@ -74,6 +87,7 @@ pub(crate) async fn retried<T>(
         let error = match answer {
             Ok(answer) => {
                 attempts.succeeded();
+                progress.succeeded();
                 return Ok(answer);
             }
             Err(error) => error,
@@ -87,50 +101,38 @@ pub(crate) async fn retried<T>(
         tracing::debug!(%error, ?wait, "trying again");
         metrics::counter!("s3engine_retries_total", "reason" => error.reason().as_str())
             .increment(1);
-        last.keep(error);
+        progress.backs_off(wait, error);
         if let Some(permit) = &mut permit {
             permit.back_off(wait).await;
         }
     }
 }
 
-/// The error of the last attempt, for when no more of them may be made.
-#[derive(Default)]
-pub(crate) struct LastError(RefCell<Option<Error>>);
-
-impl LastError {
-    pub(crate) fn keep(&self, error: Error) {
-        *self.0.borrow_mut() = Some(error);
-    }
-
-    /// Adds it to the error of a deadline or cancel, which does not say what was waited for.
-    pub(crate) fn told(&self, error: Error) -> Error {
-        match self.0.borrow_mut().take() {
-            Some(last) => {
-                let ids = [last.request_id(), last.host_id()].map(|id| id.map(str::to_owned));
-                let [request_id, host_id] = ids;
-                error
-                    .with_attempt(last.attempt(), last.attempts())
-                    .with_ids(request_id, host_id)
-                    .with_history(last.history().clone())
-                    .with_source(last.kind().clone())
-            }
-            None => error,
-        }
-    }
+/// The error of a deadline or cancel, which does not say what was waited for, with what the last attempt failed with.
+pub(crate) fn told(error: Error, progress: &Progress) -> Error {
+    let Some(last) = progress.last_error() else {
+        return error;
+    };
+    let [request_id, host_id] = [last.request_id(), last.host_id()].map(|id| id.map(str::to_owned));
+    error
+        .with_attempt(last.attempt(), last.attempts())
+        .with_ids(request_id, host_id)
+        .with_history(last.history().clone())
+        .with_source(last.kind().clone())
 }
 
 /// What the server says about an object.
 pub(crate) async fn head(
     lane: &Lane,
     share: &Share,
-    last: &LastError,
+    progress: &Arc<Progress>,
     (bucket, key): (&str, &str),
     checksum: Mode,
     options: &RequestOptions,
 ) -> Result<ObjectInfo, Error> {
-    let head = retried(&lane.core, share, last, async || {
-        lane.client.head(bucket, key, checksum, options).await
+    let client = lane.client.watched(Arc::clone(progress));
+    let head = retried(&lane.core, share, progress, async || {
+        client.head(bucket, key, checksum, options).await
     });
     Ok(head.await?.info)
 }

@@ -7,6 +7,7 @@ use s3engine_pool::{Landing, Window};
 use s3engine_s3::Reason;
 use s3engine_s3::error::{Error, ErrorKind};
 use s3engine_s3::object::Pin;
+use s3engine_s3::progress::Waits;
 use s3engine_s3::range::ByteRange;
 use s3engine_s3::transport::Outcome;
 use tokio::sync::mpsc;
@@ -17,6 +18,7 @@ use crate::operation::{Target, look};
 use crate::part::{self, PartEnd, Wanted, Way};
 use crate::plan::{Cuts, Part, parts};
 use crate::report::Report;
+use crate::under_way::Tracked;
 use crate::worker::Lane;
 
 /// Fetches the target. When this returns, no window is left: an error may leave the slot in doubt, success
@@ -192,6 +194,7 @@ impl Round<'_> {
         let wanted = self.wanted(first.map(|part| part.range), pin);
         let window = self.window(landing, at, len)?;
         self.wait_until_open(landing).await;
+        report.waits_for(Waits::Turn);
         let admitted = self.interrupt.or(self.target.tenant.share.admit(len)).await;
         let Ok(Some(mut permit)) = admitted else {
             return Err(wanted.error(admitted.err().unwrap_or(ErrorKind::Cancelled)));
@@ -202,8 +205,18 @@ impl Round<'_> {
         } else {
             self.way
         };
-        let end = part::run(self.lane, &wanted, window, way, &mut permit, self.interrupt).await;
-        end.refund(&mut permit);
+        let (permit, progress) = (&mut permit, report.progress());
+        let ended = part::run(
+            self.lane,
+            &wanted,
+            window,
+            way,
+            permit,
+            self.interrupt,
+            progress,
+        );
+        let end = ended.await;
+        end.refund(permit);
         let bytes = end.outcome.bytes;
         report.part(end).map_or(Ok(bytes), Err)
     }
@@ -234,6 +247,7 @@ impl Round<'_> {
                     break;
                 }
             };
+            pending.report.waits_for(Waits::Turn);
             let mut admission = std::pin::pin!(self.target.tenant.share.admit(part.range.len));
             let permit = loop {
                 tokio::select! {
@@ -259,14 +273,11 @@ impl Round<'_> {
             let Some(permit) = permit else { break };
             pending.report.admitted();
             pending.count += 1;
-            self.spawn(
-                wanted,
-                window,
-                permit,
-                &interrupt,
-                Reply(Some(reply.clone())),
-            );
+            let tracked = pending.report.enter_part(part.range);
+            let reply = Reply(Some(reply.clone()));
+            self.spawn(wanted, window, (permit, tracked), &interrupt, reply);
         }
+        pending.report.waits_for(Waits::Parts);
         loop {
             if pending
                 .failed
@@ -294,7 +305,7 @@ impl Round<'_> {
         &self,
         wanted: Wanted,
         window: Window,
-        mut permit: Permit,
+        (mut permit, tracked): (Permit, Tracked),
         interrupt: &Interrupt,
         reply: Reply,
     ) {
@@ -303,7 +314,9 @@ impl Round<'_> {
             window.memory().numa_node(),
             Box::new(move |lane| {
                 Box::pin(async move {
-                    let end = part::run(&lane, &wanted, window, way, &mut permit, &interrupt).await;
+                    let (of, progress) = (&mut permit, &tracked.progress);
+                    let ended = part::run(&lane, &wanted, window, way, of, &interrupt, progress);
+                    let end = ended.await;
                     end.refund(&mut permit);
                     drop(permit);
                     reply.send(end);

@@ -28,7 +28,7 @@ pub(crate) struct Tenant {
     headers: Option<Arc<[String]>>,
     /// GETs taken from its queues and not ended.
     pub(crate) outstanding: AtomicU64,
-    /// The same GETs, one by one, of a client of the host service.
+    /// Its requests, one by one.
     pub(crate) under_way: Arc<UnderWay>,
     /// What people call it; the embedding program has no name.
     pub(crate) label: Option<SharedString>,

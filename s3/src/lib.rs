@@ -20,6 +20,7 @@ pub mod object;
 pub mod open_files;
 pub mod options;
 pub mod outcome;
+pub mod progress;
 mod proxy;
 pub mod range;
 pub mod rdma;

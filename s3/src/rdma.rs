@@ -23,6 +23,7 @@ use crate::fabric::{Fabric, TokenError};
 use crate::http::{Client, GetPart, Request, Response, SendError, Stale, check_version_id};
 use crate::object::ObjectInfo;
 use crate::outcome::{Path, Reason};
+use crate::progress::{Progress, Waits};
 use crate::range::ContentRange;
 use crate::reply::{BYTES_HEADER, Expected, REPLY_HEADER, Reply, Verdict, judge};
 use crate::token::Token;
@@ -93,6 +94,14 @@ impl RdmaTransport {
     pub fn strict(mut self) -> Self {
         self.take_body = false;
         self
+    }
+
+    /// The same, which tells where its requests are.
+    pub fn watched(&self, progress: Arc<Progress>) -> Self {
+        Self {
+            client: self.client.watched(progress),
+            ..self.clone()
+        }
     }
 
     /// Arms the window, waiting out a revocation of its slab that is under way.
@@ -305,6 +314,9 @@ impl RdmaTransport {
 
 impl Transport for RdmaTransport {
     async fn get(&self, part: &GetPart<'_>, window: &mut Window) -> Outcome {
+        if let Some(progress) = self.client.progress() {
+            progress.waits_for(Waits::Registration);
+        }
         let token = match self.token(part, window).await {
             Ok(token) => token.encode(),
             Err(error) => {

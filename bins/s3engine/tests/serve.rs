@@ -264,7 +264,7 @@ fn a_dump_tells_what_each_request_waits_for() {
             .to_owned()
     };
     assert!(
-        line("1MiB-stalled").contains("waits_for=\"the server\""),
+        line("1MiB-stalled").contains("waits_for=\"the server's answer, for "),
         "{told}"
     );
     let who = line(" client session=");

@@ -36,6 +36,7 @@ use crate::control::{Ask, Failure, Said};
 use crate::far::{Far, Home};
 use crate::open::{Object, Opener};
 use crate::operation;
+use crate::under_way::Outstanding;
 use crate::wire;
 
 /// How a client attaches.
@@ -199,6 +200,14 @@ impl Connected {
         match self.ask("LIST", (bucket, ""), ask).await? {
             Said::Page(page) => Ok(page),
             _ => Err(self.error("LIST", (bucket, ""), nonsense())),
+        }
+    }
+
+    pub(crate) async fn outstanding(&self) -> Result<Vec<Outstanding>, Error> {
+        const NAME: &str = "outstanding";
+        match self.ask(NAME, ("", ""), Ask::Outstanding).await? {
+            Said::Outstanding(all) => Ok(all),
+            _ => Err(self.error(NAME, ("", ""), nonsense())),
         }
     }
 

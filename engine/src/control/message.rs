@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::completion::Completion;
 use crate::get::Ticket;
+use crate::under_way::Outstanding;
 use crate::wire::{self, Asked};
 
 /// Versions of messages and rings that this code speaks.
@@ -116,6 +117,8 @@ pub(crate) enum Ask {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         options: Option<Box<RequestOptions>>,
     },
+    /// What of the session's requests has not ended.
+    Outstanding,
     /// Nobody waits for the answer of that request any more. Not answered.
     Forget { request: u64 },
     /// Whether the service lives. Answered at once, by the number 0, unless such an answer is on its way already.
@@ -212,6 +215,7 @@ pub(crate) enum Said {
         info: ObjectInfo,
     },
     Page(ListPage),
+    Outstanding(Vec<Outstanding>),
     /// Memory may have come back, for one who was told that there was none. Nobody asked: its number is 0.
     Changed,
     /// Slabs of devices' memory, and pinned ones, that the service has destroyed: their memory is free once it is

@@ -36,7 +36,7 @@ pub(crate) use self::rules::{Access, climbs};
 pub use self::rules::{Rule, Who};
 use crate::engine::Engine;
 use crate::in_flight::{Group, Limits};
-use crate::under_way::Progress;
+use crate::under_way::Outstanding;
 
 /// How a host service is made.
 #[derive(Clone)]
@@ -353,20 +353,11 @@ impl Service {
             .collect()
     }
 
-    /// The GETs of clients that have not ended, session by session, the oldest first.
+    /// The requests of clients that have not ended, session by session, the oldest first, several hundred of each at
+    /// most.
     pub fn outstanding(&self) -> Vec<Outstanding> {
-        let of = |session: Arc<session::Facts>| {
-            let number = session.number;
-            let told = move |get: Arc<Progress>| Outstanding {
-                session: number,
-                bucket: Arc::clone(&get.bucket),
-                key: Arc::clone(&get.key),
-                since: get.submitted.elapsed(),
-                waits_for: get.waits().as_str(),
-            };
-            session.under_way().into_iter().map(told)
-        };
-        self.sessions().into_iter().flat_map(of).collect()
+        let sessions = self.sessions().into_iter();
+        sessions.flat_map(|session| session.under_way()).collect()
     }
 
     /// Whether clients are served: false when the service's thread has ended, whatever ended it.
@@ -403,21 +394,6 @@ pub struct ClientStats {
     pub leased: u64,
     /// Bytes of its slabs.
     pub mapped: u64,
-}
-
-/// A GET of a client that has not ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outstanding {
-    /// The client's session.
-    pub session: u64,
-    /// The object's bucket.
-    pub bucket: Arc<str>,
-    /// The object's key.
-    pub key: Arc<str>,
-    /// How long ago it was submitted.
-    pub since: Duration,
-    /// What it waits for, in words.
-    pub waits_for: &'static str,
 }
 
 impl Drop for Service {

@@ -28,6 +28,7 @@ use crate::error::{Error, ErrorKind, Phase};
 use crate::object::ObjectInfo;
 use crate::open_files::OpenFiles;
 use crate::options::RequestOptions;
+use crate::progress::{Progress, Waits};
 use crate::proxy::Proxy;
 use crate::signing::{Payload, sign};
 use crate::timeouts::Timeouts;
@@ -41,7 +42,7 @@ const CHECKSUM_MODE: HeaderName = HeaderName::from_static("x-amz-checksum-mode")
 ///
 /// Its futures must run on one tokio runtime with I/O and time.
 #[derive(Clone)]
-pub struct Client(Rc<Shared>);
+pub struct Client(Rc<Shared>, Option<Arc<Progress>>);
 
 struct Shared {
     upstream: Arc<Upstream>,
@@ -106,10 +107,24 @@ struct Unanswered {
 impl Client {
     /// A client without connections yet.
     pub fn new(upstream: Arc<Upstream>) -> Client {
-        Client(Rc::new(Shared {
-            upstream,
-            idle: IdleConnections::default(),
-        }))
+        let idle = IdleConnections::default();
+        Client(Rc::new(Shared { upstream, idle }), None)
+    }
+
+    /// The same client, which tells where its requests are.
+    pub fn watched(&self, progress: Arc<Progress>) -> Client {
+        Client(Rc::clone(&self.0), Some(progress))
+    }
+
+    /// Whoever wants to know where the request is.
+    pub(crate) fn progress(&self) -> Option<&Progress> {
+        self.1.as_deref()
+    }
+
+    fn waits_for(&self, what: Waits) {
+        if let Some(progress) = self.progress() {
+            progress.waits_for(what);
+        }
     }
 
     /// The endpoint.
@@ -372,6 +387,7 @@ impl Client {
         signer: &Signer,
         places: &[Place],
     ) -> Result<Response, SendError> {
+        self.waits_for(Waits::Connect);
         // Before the connection: what cannot be sent needs none.
         let mut message = self.message(request, signer, &places[0], None)?;
         let upstream = &self.0.upstream;
@@ -432,6 +448,7 @@ impl Client {
         request: &Request<'_>,
         message: &[u8],
     ) -> Result<Response, Unanswered> {
+        self.waits_for(Waits::Answer);
         let limit = request.first_byte;
         let Ok(answer) = timeout(limit, connection.exchange(message)).await else {
             let (phase, after) = (Phase::FirstByte, limit);

@@ -337,6 +337,9 @@ impl Response {
         } = place;
         let failed =
             |failure: Failure, received| failure.into_kind(received, exact.then_some(most));
+        if let Some(progress) = self.client.progress() {
+            progress.receives(*received, exact.then_some(most));
+        }
         let skipped = self.body.skip(place.skip).await;
         skipped.map_err(|failure| failed(failure, *received))?;
         while let Some(len) = self
@@ -364,6 +367,9 @@ impl Response {
             let read = filling.receive(*received, len, read).await;
             let read = read.map_err(|error| (not_written(error, end, have), None))?;
             *received += read.map_err(|error| failed(Failure::Broken(error), *received))? as u64;
+            if let Some(progress) = self.client.progress() {
+                progress.received(*received);
+            }
         }
         if exact && *received < most {
             let kind = ErrorKind::Truncated {

@@ -239,7 +239,9 @@ impl Serving<'_> {
     }
 
     fn tell_drained(&self, done: bool) {
-        let requests = self.service.outstanding().len();
+        let all = self.service.outstanding();
+        // Parts are of a request that is told too.
+        let requests = all.iter().filter(|one| one.part.is_none()).count();
         match done {
             true => tracing::info!("ended: nothing was under way any more"),
             false => tracing::warn!(requests, "ended: these were cut off"),
@@ -271,13 +273,15 @@ impl Serving<'_> {
                 "client"
             );
         }
-        for get in self.service.outstanding() {
-            let object = format!("s3://{}/{}", get.bucket, get.key);
+        for request in self.service.outstanding() {
+            let object = format!("s3://{}/{}", request.bucket, request.key);
             tracing::info!(
-                session = get.session,
+                session = request.session,
+                operation = &*request.operation,
                 object = on_one_line(&object),
-                seconds = get.since.as_secs_f64(),
-                waits_for = get.waits_for,
+                first_byte = request.part.map(|(first, _)| first),
+                seconds = request.since.as_secs_f64(),
+                waits_for = request.waits_for,
                 "request"
             );
         }

@@ -107,6 +107,7 @@ impl Session {
                 query,
                 options,
             } => self.list(&bucket, query, options.map(Arc::from)).await,
+            Ask::Outstanding => Ok((Said::Outstanding(self.facts.under_way()), Vec::new())),
             // Not answered, and not handed here.
             Ask::Free { .. }
             | Ask::Close { .. }

@@ -32,7 +32,7 @@ use crate::engine::{Engine, Inner};
 use crate::link::Leases;
 use crate::open::Object;
 use crate::tenant::Tenant;
-use crate::under_way::Progress;
+use crate::under_way::Outstanding;
 
 /// A client that says nothing of itself for this long is sent away.
 const TO_SAY_HELLO: Duration = Duration::from_secs(10);
@@ -83,8 +83,8 @@ impl Facts {
         Counted(Arc::clone(self))
     }
 
-    pub(super) fn under_way(&self) -> Vec<Arc<Progress>> {
-        self.tenant.under_way.all()
+    pub(super) fn under_way(&self) -> Vec<Outstanding> {
+        self.tenant.under_way.told(Some(self.number))
     }
 
     pub(super) fn set_access(&self, access: Access) {
