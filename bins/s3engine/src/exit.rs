@@ -166,7 +166,7 @@ fn attempts(history: &History) -> Vec<Value> {
 /// What lies beneath an error, one text for each layer.
 fn causes(error: &Error) -> Vec<String> {
     let first = StdError::source(error);
-    let all = std::iter::successors(first, |cause| cause.source());
+    let all = std::iter::successors(first, |&cause| cause.source());
     all.map(ToString::to_string).collect()
 }
 

@@ -132,6 +132,8 @@ pub enum Action {
         /// The offset.
         at: u64,
     },
+    /// The object's checksum is of other bytes.
+    WrongChecksum,
     /// `If-Match` is not looked at.
     IgnoreIfMatch {
         /// Whether the object first gets a new version.
@@ -280,7 +282,9 @@ impl Action {
             Flip { .. } => matches!(kind, Kind::Rdma | Kind::Http),
             MultipartRange => kind == Kind::Http,
             Chunked { .. } => matches!(kind, Kind::Http | Kind::List),
-            WrongRange { .. } | Swap | IgnoreIfMatch { .. } | IgnoreRange => kind != Kind::List,
+            WrongRange { .. } | WrongChecksum | Swap | IgnoreIfMatch { .. } | IgnoreRange => {
+                kind != Kind::List
+            }
             AnswerLate { .. }
             | NeverAnswer
             | Status { .. }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io::{self, IsTerminal, Read, Write};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
@@ -11,18 +11,23 @@ use clap::Parser;
 use clap::builder::NonEmptyStringValueParser;
 
 use crate::ceiling::{self, CeilingError};
+use crate::checksum::Checksum;
 use crate::content;
+use crate::customer_key::CustomerKey;
 use crate::faults::{self, FaultError, Rule};
 use crate::model::{Model, ModelError};
 use crate::read_file::read_file;
 use crate::sim::{Sim, SimError, SimOptions};
 use crate::store::Listed;
+use crate::tls::TlsOptions;
 
 const EXAMPLES: &str = "\
 Examples:
   s3sim                                        synthetic objects on a free port
   s3sim --listen 127.0.0.1:9000 --anonymous    then: curl http://127.0.0.1:9000/bench/64KiB -o x
   s3sim --root ./data                          the files of ./data/BUCKET/...
+  s3sim --tls-cert c.pem --tls-key k.pem       with TLS
+  s3sim --checksum crc64nvme                   with checksums, for who asks
   s3sim --faults faults.toml                   with faults; see the README for the rules
   s3sim --model op-latency                     as slow as a model; see the README for all of them
   s3sim --ceiling                              how fast this server is on this machine
@@ -63,6 +68,10 @@ pub struct Args {
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub list_prefix: String,
 
+    /// One more name that listings show; may be repeated
+    #[arg(long = "list-name", value_name = "KEY")]
+    pub list_names: Vec<String>,
+
     /// Access key that signatures must be of
     #[arg(long, value_name = "KEY", default_value = "s3sim", value_parser = NonEmptyStringValueParser::new())]
     pub access_key: String,
@@ -98,6 +107,34 @@ pub struct Args {
     #[arg(long)]
     pub versioned: bool,
 
+    /// Let only those read who say that they pay
+    #[arg(long)]
+    pub requester_pays: bool,
+
+    /// Key of SSE-C (32 bytes in base64) that all objects are encrypted with
+    #[arg(long, value_name = "BASE64")]
+    pub customer_key: Option<CustomerKey>,
+
+    /// Checksum that objects have: crc32, crc32c, crc64nvme, sha1 or sha256; with :composite, of parts of 8 MiB
+    #[arg(long, value_name = "ALGORITHM")]
+    pub checksum: Option<Checksum>,
+
+    /// Speak TLS with this certificate (PEM), and those between it and the root
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+
+    /// Its key (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+
+    /// Let in only clients with a certificate of one of these authorities (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_client_ca: Option<PathBuf>,
+
+    /// End connections without the message of TLS that says so
+    #[arg(long, requires = "tls_cert")]
+    pub tls_truncate: bool,
+
     /// Seconds that the server's clock is ahead of the host's; negative where it is behind
     #[arg(long, value_name = "SECONDS", default_value_t = 0, allow_negative_numbers = true,
           value_parser = clap::value_parser!(i64).range(-1_000_000_000..=3_000_000_000))]
@@ -127,9 +164,9 @@ pub enum CliError {
     /// The server could not start.
     #[error(transparent)]
     Start(#[from] SimError),
-    /// The script of faults could not be read.
+    /// A file could not be read.
     #[error("cannot read {}: {source}", path.display())]
-    ReadFaults {
+    Read {
         /// The file.
         path: PathBuf,
         /// Why.
@@ -204,6 +241,7 @@ fn print(text: &dyn fmt::Display) -> Result<(), CliError> {
 
 fn options(args: Args) -> Result<SimOptions, CliError> {
     let defaults = SimOptions::default();
+    let tls = tls(&args)?;
     Ok(SimOptions {
         listen: args.listen,
         threads: args.threads.map_or(defaults.threads, usize::from),
@@ -214,11 +252,16 @@ fn options(args: Args) -> Result<SimOptions, CliError> {
             size: args.list_size,
             prefix: args.list_prefix,
         },
+        names: args.list_names,
         access_key: args.access_key,
         secret_key: args.secret_key,
         region: args.region,
         anonymous: args.anonymous,
         versioned: args.versioned,
+        requester_pays: args.requester_pays,
+        customer_key: args.customer_key,
+        checksum: args.checksum,
+        tls,
         clock_offset: args.clock_offset,
         rdma: !args.no_rdma,
         loopback_folder: args.loopback_dir,
@@ -227,11 +270,27 @@ fn options(args: Args) -> Result<SimOptions, CliError> {
     })
 }
 
+fn tls(args: &Args) -> Result<Option<TlsOptions>, CliError> {
+    let (Some(certificates), Some(key)) = (&args.tls_cert, &args.tls_key) else {
+        return Ok(None);
+    };
+    let client_ca = args.tls_client_ca.as_ref().map(|path| read(path));
+    Ok(Some(TlsOptions {
+        certificates: read(certificates)?.into_bytes(),
+        key: read(key)?.into_bytes(),
+        client_ca: client_ca.transpose()?.map(String::into_bytes),
+        truncate: args.tls_truncate,
+    }))
+}
+
 fn read_faults(path: PathBuf) -> Result<Vec<Rule>, CliError> {
-    match read_file(&path) {
-        Err(source) => Err(CliError::ReadFaults { path, source }),
-        Ok(text) => faults::parse(&text).map_err(|source| CliError::Faults { path, source }),
-    }
+    let text = read(&path)?;
+    faults::parse(&text).map_err(|source| CliError::Faults { path, source })
+}
+
+fn read(path: &Path) -> Result<String, CliError> {
+    let path = path.to_owned();
+    read_file(&path).map_err(|source| CliError::Read { path, source })
 }
 
 fn parse_bucket(name: &str) -> Result<String, String> {

@@ -12,6 +12,9 @@ pub(crate) struct Tally {
     pub late_writes_landed: AtomicU64,
     pub late_writes_refused: AtomicU64,
     pub faults: AtomicU64,
+    pub connections: AtomicU64,
+    pub tls_full: AtomicU64,
+    pub tls_resumed: AtomicU64,
 }
 
 /// The counters at one moment.
@@ -31,6 +34,12 @@ pub struct Counters {
     pub late_writes_refused: u64,
     /// Requests that a fault was applied to.
     pub faults: u64,
+    /// Connections that were accepted.
+    pub connections: u64,
+    /// TLS sessions that began anew.
+    pub tls_full: u64,
+    /// TLS sessions that went on with what an earlier one had agreed on.
+    pub tls_resumed: u64,
 }
 
 pub(crate) fn add(counter: &AtomicU64, n: u64) {
@@ -48,6 +57,9 @@ impl Tally {
             late_writes_landed: self.late_writes_landed.load(Relaxed),
             late_writes_refused: self.late_writes_refused.load(Relaxed),
             faults: self.faults.load(Relaxed),
+            connections: self.connections.load(Relaxed),
+            tls_full: self.tls_full.load(Relaxed),
+            tls_resumed: self.tls_resumed.load(Relaxed),
         }
     }
 }
@@ -109,6 +121,16 @@ impl Counters {
             "Requests that a fault was applied to",
             self.faults,
         );
+        line(
+            "s3sim_connections_total",
+            c,
+            "Connections accepted",
+            self.connections,
+        );
+        let help = "TLS sessions that began anew";
+        line("s3sim_tls_full_total", c, help, self.tls_full);
+        let help = "TLS sessions that were resumed";
+        line("s3sim_tls_resumed_total", c, help, self.tls_resumed);
         text
     }
 }
@@ -127,7 +149,7 @@ mod tests {
         assert!(text.contains("\ns3sim_requests_total{server=\"127.0.0.1:9\"} 2\n"));
         assert_eq!(
             text.lines().filter(|line| !line.starts_with('#')).count(),
-            9
+            12
         );
     }
 }

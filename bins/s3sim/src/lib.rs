@@ -3,10 +3,12 @@
 //!
 //! ```text
 //! sim         threads, runtimes, the accepting socket
+//!  tls          TLS in front of that, if any
 //!  connection   request heads in, answers out, faults on the wire
 //!   request       a parsed head
 //!   service       routes, S3's checks, faults -> Answer
 //!    auth  range  listing      pure rules
+//!    checksum  customer_key   what S3 keeps beside the bytes
 //!    store  folder  content    where bytes come from
 //!    rdma  device              GET with a token, into memory of the host or of a device
 //!    model  modelled  pace     what server and network are to be like, and waiting for that
@@ -22,10 +24,12 @@ mod action;
 mod answer;
 mod auth;
 pub mod ceiling;
+mod checksum;
 pub mod cli;
 mod connection;
 pub mod content;
 mod counters;
+mod customer_key;
 mod date;
 mod delivery;
 mod device;
@@ -45,10 +49,14 @@ mod s3_error;
 mod service;
 mod sim;
 mod store;
+mod tls;
 mod uri;
 
+pub use checksum::{Algorithm, Checksum};
 pub use counters::Counters;
+pub use customer_key::CustomerKey;
 pub use faults::{Action, FaultError, Faults, Garbage, Kind, Rule};
 pub use model::{Model, ModelError};
 pub use sim::{Sim, SimError, SimOptions};
 pub use store::Listed;
+pub use tls::{TlsError, TlsOptions};

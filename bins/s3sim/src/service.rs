@@ -5,7 +5,9 @@ use std::time::{Duration, SystemTime};
 
 use crate::answer::{Answer, Span};
 use crate::auth::Authority;
+use crate::checksum::Checksums;
 use crate::counters::{Counters, Tally, add};
+use crate::customer_key::CustomerKey;
 use crate::faults::{Action, Faults, Kind};
 use crate::listing::{self, ListQuery};
 use crate::modelled::Modelled;
@@ -15,11 +17,14 @@ use crate::rdma::Rdma;
 use crate::request::Request;
 use crate::s3_error::S3Error;
 use crate::store::{Object, Store};
+use crate::tls::Tls;
 use crate::uri;
 
 /// Where Prometheus scrapes.
 pub(crate) const METRICS: &str = "/minio/metrics/v3/api/rdma";
 const TOKEN: &str = "x-amz-rdma-token";
+const CHECKSUM_MODE: &str = "x-amz-checksum-mode";
+const PAYER: &str = "x-amz-request-payer";
 
 /// All that connections share.
 pub(crate) struct Service {
@@ -33,6 +38,14 @@ pub(crate) struct Service {
     pub model: Option<Modelled>,
     /// Whether buckets keep old versions.
     pub versioned: bool,
+    /// Whether only those may read who say that they pay.
+    pub requester_pays: bool,
+    /// What objects are encrypted with.
+    pub customer_key: Option<CustomerKey>,
+    /// What objects were stored with.
+    pub checksums: Option<Checksums>,
+    /// Absent for plain connections.
+    pub tls: Option<Tls>,
     /// How many seconds the server's clock is ahead of the host's.
     pub clock: AtomicI64,
     /// `host:port`, as metrics name this server.
@@ -105,6 +118,9 @@ impl Service {
             return Ok(Answer::text(200, "text/plain; version=0.0.4", text));
         }
         self.authority.verify(request, self.now())?;
+        if self.requester_pays && request.header(PAYER) != Some("requester") {
+            return Err(S3Error::new(403, "AccessDenied", "Access Denied"));
+        }
         let not_text = || S3Error::new(400, "InvalidURI", "the request target is not UTF-8");
         let path = uri::decode(&request.path).ok_or_else(not_text)?;
         let pairs = uri::query_pairs(&request.query).ok_or_else(not_text)?;
@@ -192,11 +208,10 @@ impl Service {
         ) {
             self.store.swap(bucket, key);
         }
-        let version = pairs
-            .iter()
-            .find(|(name, _)| self.versioned && name == "versionId")
-            .and_then(|(_, value)| value.parse().ok());
-        let object = self.store.object(bucket, key, version)?;
+        let object = self.store.object(bucket, key, self.version(pairs)?)?;
+        if let Some(key) = &self.customer_key {
+            key.check(request)?;
+        }
         if !matches!(fault, Some(Action::IgnoreIfMatch { .. })) {
             check_precondition(request, &object)?;
         }
@@ -216,10 +231,32 @@ impl Service {
             _ => Answer::object(&object, span),
         };
         answer.pace = pace;
+        if let (Some(checksums), Some("ENABLED")) = (&self.checksums, request.header(CHECKSUM_MODE))
+        {
+            let wrong = fault == Some(&Action::WrongChecksum);
+            let told = checksums.tell(answer, (bucket, key), &object, wrong).await;
+            answer = told.map_err(|error| S3Error::new(500, "InternalError", error.to_string()))?;
+        }
+        if let Some(key) = &self.customer_key {
+            answer = key.tell(answer);
+        }
+        if self.requester_pays {
+            answer = answer.with("x-amz-request-charged", "requester");
+        }
         Ok(match self.versioned {
             true => answer.with("x-amz-version-id", object.version),
             false => answer,
         })
+    }
+
+    /// The version that a query names.
+    fn version(&self, pairs: &[(String, String)]) -> Result<Option<u64>, S3Error> {
+        let named = pairs.iter().find(|(name, _)| name == "versionId");
+        let Some((_, text)) = named.filter(|_| self.versioned) else {
+            return Ok(None);
+        };
+        let invalid = |_| S3Error::new(400, "InvalidArgument", "Invalid version id specified");
+        text.parse().map(Some).map_err(invalid)
     }
 
     fn pick(&self, kind: Kind, key: &str) -> Option<Action> {

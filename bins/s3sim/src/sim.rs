@@ -15,15 +15,18 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{mpsc, watch};
 
 use crate::auth::Authority;
+use crate::checksum::{Checksum, Checksums};
 use crate::connection;
 use crate::content;
-use crate::counters::{Counters, Tally};
+use crate::counters::{Counters, Tally, add};
+use crate::customer_key::CustomerKey;
 use crate::faults::{FaultError, Faults, Rule};
 use crate::model::Model;
 use crate::modelled::Modelled;
 use crate::rdma::Rdma;
 use crate::service::Service;
 use crate::store::{Listed, Store};
+use crate::tls::{Tls, TlsError, TlsOptions};
 
 /// Connections over this many are closed at once.
 const CONNECTIONS: usize = 8192;
@@ -44,6 +47,8 @@ pub struct SimOptions {
     pub buckets: Vec<String>,
     /// The synthetic names that listings show.
     pub listed: Listed,
+    /// More names that listings show, of objects that follow the grammar of keys.
+    pub names: Vec<String>,
     /// The access key that signatures must be of.
     pub access_key: String,
     /// Its secret.
@@ -54,6 +59,14 @@ pub struct SimOptions {
     pub anonymous: bool,
     /// Whether buckets keep the versions that the fault `swap` replaces.
     pub versioned: bool,
+    /// Whether only those may read who say that they pay.
+    pub requester_pays: bool,
+    /// The key of SSE-C that all objects are encrypted with.
+    pub customer_key: Option<CustomerKey>,
+    /// What objects' checksums are, told to who asks; they have none where absent.
+    pub checksum: Option<Checksum>,
+    /// How it speaks TLS; plain HTTP where absent.
+    pub tls: Option<TlsOptions>,
     /// How many seconds its clock is ahead of the host's, or behind where negative. A century at most.
     pub clock_offset: i64,
     /// Whether the server speaks RDMA. One that does not ignores tokens.
@@ -75,11 +88,16 @@ impl Default for SimOptions {
             root: None,
             buckets: ["bench", "train", "test"].map(str::to_owned).into(),
             listed: Listed::default(),
+            names: Vec::new(),
             access_key: "s3sim".to_owned(),
             secret_key: "s3simsecret".to_owned(),
             region: "us-east-1".to_owned(),
             anonymous: false,
             versioned: false,
+            requester_pays: false,
+            customer_key: None,
+            checksum: None,
+            tls: None,
             clock_offset: 0,
             rdma: true,
             loopback_folder: None,
@@ -97,10 +115,15 @@ impl fmt::Debug for SimOptions {
             .field("root", &self.root)
             .field("buckets", &self.buckets)
             .field("listed", &self.listed)
+            .field("names", &self.names)
             .field("access_key", &self.access_key)
             .field("secret_key", &"redacted")
             .field("region", &self.region)
             .field("anonymous", &self.anonymous)
+            .field("requester_pays", &self.requester_pays)
+            .field("customer_key", &self.customer_key)
+            .field("checksum", &self.checksum)
+            .field("tls", &self.tls)
             .field("clock_offset", &self.clock_offset)
             .field("rdma", &self.rdma)
             .field("loopback_folder", &self.loopback_folder)
@@ -132,6 +155,9 @@ pub enum SimError {
     /// A thread or its runtime could not be made.
     #[error("cannot start a thread: {0}")]
     Thread(#[source] io::Error),
+    /// It cannot speak TLS.
+    #[error("cannot speak TLS: {0}")]
+    Tls(#[from] TlsError),
     /// A fault rule is impossible.
     #[error(transparent)]
     Fault(#[from] FaultError),
@@ -190,7 +216,12 @@ impl Sim {
 
     /// The server's URL, without a slash at its end.
     pub fn url(&self) -> String {
-        format!("http://{}", self.address)
+        let scheme = if self.service.tls.is_some() {
+            "https"
+        } else {
+            "http"
+        };
+        format!("{scheme}://{}", self.address)
     }
 
     /// The address it listens at.
@@ -289,7 +320,10 @@ fn within_a_century(seconds: i64) -> i64 {
 
 fn service(options: &SimOptions, address: SocketAddr) -> Result<Service, SimError> {
     let store = match &options.root {
-        None => Store::synthetic(options.buckets.clone(), &options.listed),
+        None => {
+            let names = options.names.iter();
+            Store::synthetic(options.buckets.clone(), &options.listed, names)
+        }
         Some(root) => Store::folder(root.clone()).map_err(|source| SimError::Root {
             root: root.clone(),
             source,
@@ -320,6 +354,10 @@ fn service(options: &SimOptions, address: SocketAddr) -> Result<Service, SimErro
             .then(|| Rdma::new(options.loopback_folder.clone())),
         model: model.transpose()?,
         versioned: options.versioned,
+        requester_pays: options.requester_pays,
+        customer_key: options.customer_key,
+        checksums: options.checksum.map(Checksums::new),
+        tls: options.tls.as_ref().map(Tls::new).transpose()?,
         clock: AtomicI64::new(within_a_century(options.clock_offset)),
         server: address.to_string(),
         ids: AtomicU64::new(rand::random()),
@@ -383,7 +421,14 @@ async fn serve_all(mut sockets: Sockets, service: Arc<Service>) {
         match TcpStream::from_std(stream) {
             Ok(stream) => {
                 let counted = Counted::new(service.clone());
-                tokio::spawn(async move { connection::serve(&counted.0, stream).await });
+                add(&service.tally.connections, 1);
+                tokio::spawn(async move {
+                    let service = &counted.0;
+                    match &service.tls {
+                        Some(tls) => tls.serve(service, stream).await,
+                        None => connection::serve(service, stream).await,
+                    }
+                });
             }
             Err(error) => tracing::warn!(%error, "a connection is lost"),
         }

@@ -66,25 +66,30 @@ enum Backing {
 }
 
 impl Store {
-    pub fn synthetic(buckets: Vec<String>, listed: &Listed) -> Store {
+    pub fn synthetic<'a>(
+        buckets: Vec<String>,
+        listed: &Listed,
+        names: impl Iterator<Item = &'a String>,
+    ) -> Store {
         // A whole second, as HTTP dates have no fractions.
         let now = SystemTime::now()
             .duration_since(SystemTime::UNIX_EPOCH)
             .unwrap_or_default();
         let started = SystemTime::UNIX_EPOCH + Duration::from_secs(now.as_secs());
-        let listed = (0..listed.count).map(|i| {
-            let key = format!("{}{}-{i:010}", listed.prefix, listed.size);
-            Entry {
-                etag: synthetic_etag(&key, 0),
-                size: listed.size,
-                modified: started,
-                key,
-            }
-        });
-        let backing = Backing::Synthetic {
-            buckets,
-            listed: listed.collect(),
+        let entry = |(key, size): (String, u64)| Entry {
+            etag: synthetic_etag(&key, 0),
+            size,
+            modified: started,
+            key,
         };
+        let numbered = (0..listed.count).map(|i| {
+            let key = format!("{}{}-{i:010}", listed.prefix, listed.size);
+            (key, listed.size)
+        });
+        let named = names.filter_map(|key| Some((key.clone(), content::size_of_key(key)?)));
+        let mut listed: Vec<_> = numbered.chain(named).map(entry).collect();
+        listed.sort_by(|a, b| a.key.cmp(&b.key));
+        let backing = Backing::Synthetic { buckets, listed };
         Store {
             backing,
             versions: RwLock::default(),
@@ -120,14 +125,16 @@ impl Store {
         ))
     }
 
-    /// An object; of an older version where `version` names one that there was.
+    /// An object; of the version that `version` names, where it names one.
     pub fn object(&self, bucket: &str, key: &str, version: Option<u64>) -> Result<Object, S3Error> {
         self.check_bucket(bucket)?;
         let no_such_key = || S3Error::new(404, "NoSuchKey", "The specified key does not exist.");
         let current = self.version(bucket, key);
-        let version = version
-            .filter(|version| *version < current)
-            .unwrap_or(current);
+        let version = version.unwrap_or(current);
+        if version > current {
+            let text = "The specified version does not exist.";
+            return Err(S3Error::new(404, "NoSuchVersion", text));
+        }
         match &self.backing {
             Backing::Synthetic { .. } => Ok(Object {
                 size: content::size_of_key(key).ok_or_else(no_such_key)?,
@@ -229,7 +236,7 @@ mod tests {
             size: 64,
             prefix: "t/".into(),
         };
-        Store::synthetic(vec!["bench".into()], &listed)
+        Store::synthetic(vec!["bench".into()], &listed, ["z/5-é".to_owned()].iter())
     }
 
     #[test]
@@ -260,10 +267,8 @@ mod tests {
             store.object("bench", "64", Some(0)).unwrap().etag,
             before.etag
         );
-        assert_eq!(
-            store.object("bench", "64", Some(7)).unwrap().etag,
-            after.etag
-        );
+        let error = store.object("bench", "64", Some(7)).unwrap_err();
+        assert_eq!((error.status, &*error.code), (404, "NoSuchVersion"));
     }
 
     #[test]

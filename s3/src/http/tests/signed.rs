@@ -6,12 +6,14 @@ use std::time::{Duration, SystemTime};
 use super::server::Step::Answer;
 use super::server::{Server, Step, answer, ok, partial};
 use super::{get, ranged, run, whole};
+use crate::checksum::Mode;
 use crate::credentials::Credentials;
 use crate::credentials::tests::provider::Script;
 use crate::credentials::tests::provider::Step::{self as Fetched, Keys, NotThere};
 use crate::error::{Error, ErrorKind};
 use crate::http::Client;
 use crate::list::ListQuery;
+use crate::options::NO_OPTIONS;
 
 const PAGE: &[u8] = b"<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>";
 const HOUR: Duration = Duration::from_secs(3600);
@@ -68,7 +70,7 @@ fn is_near(time: SystemTime, other: SystemTime) -> bool {
 }
 
 fn head(client: &Client) -> Result<(), Error> {
-    run(async { client.head("train", "k").await }).map(drop)
+    run(async { client.head("train", "k", Mode::Off, &NO_OPTIONS).await }).map(drop)
 }
 
 #[test]
@@ -90,7 +92,12 @@ fn r40_every_verb_is_sent_once_more_with_the_keys_of_now() {
     let refused = || refusal("403 Forbidden", "InvalidAccessKeyId", &[]);
     let server = Server::start(vec![vec![refused(), Answer(ok(PAGE))]]);
     let client = server.client_of(fetched([Keys("old"), Keys("new")]).0);
-    run(async { client.list("train", &ListQuery::default()).await }).unwrap();
+    run(async {
+        client
+            .list("train", &ListQuery::default(), &NO_OPTIONS)
+            .await
+    })
+    .unwrap();
     assert_eq!([signed_by(&server), signed_by(&server)], ["old", "new"]);
 
     // The answer to a HEAD has no body to give a code in.
@@ -204,8 +211,14 @@ fn r43_a_clock_that_is_put_right_is_believed_again() {
     let server = Server::start(vec![vec![Answer(refused), object(), object()]]);
     let client = server.client();
     run(async {
-        client.head("train", "k").await.unwrap();
-        client.head("train", "k").await.unwrap();
+        client
+            .head("train", "k", Mode::Off, &NO_OPTIONS)
+            .await
+            .unwrap();
+        client
+            .head("train", "k", Mode::Off, &NO_OPTIONS)
+            .await
+            .unwrap();
     });
     let times: Vec<_> = (0..3).map(|_| signed_at(&server)).collect();
     assert!(

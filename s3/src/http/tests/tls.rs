@@ -17,11 +17,13 @@ use tempfile::TempDir;
 
 use super::server::{answer, ok};
 use super::{get, landing, run, whole};
+use crate::checksum::Mode;
 use crate::credentials::Credentials;
 use crate::endpoint::{AddressingStyle, Endpoint};
 use crate::error::{Error, ErrorKind, Phase};
 use crate::http::Client;
 use crate::network::{Network, TlsError, TlsOptions};
+use crate::options::NO_OPTIONS;
 use crate::timeouts::Timeouts;
 use crate::upstream::Upstream;
 
@@ -253,7 +255,13 @@ fn bytes_come_through_tls_and_the_connection_serves_again() {
             assert!(buffer.as_slice().unwrap()[..expected.len()] == *expected);
             assert_eq!(client.idle_connections(), 1);
         }
-        assert!(client.head("train", "k").await.unwrap_err().is_not_found());
+        assert!(
+            client
+                .head("train", "k", Mode::Off, &NO_OPTIONS)
+                .await
+                .unwrap_err()
+                .is_not_found()
+        );
     });
     assert_eq!(server.handshake().unwrap().0, HandshakeKind::Full);
 }
@@ -341,11 +349,11 @@ fn r18_a_list_that_only_the_close_ends_needs_the_end_of_the_session() {
     ]);
     let client = server.client(authority.trusted());
     let query = crate::list::ListQuery::default();
-    let error = run(client.list("train", &query)).unwrap_err();
+    let error = run(client.list("train", &query, &NO_OPTIONS)).unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Reset(_)), "{error:?}");
     assert!(error.to_string().contains("close_notify"), "{error}");
     assert!(
-        run(client.list("train", &query))
+        run(client.list("train", &query, &NO_OPTIONS))
             .unwrap()
             .objects
             .is_empty()
