@@ -24,6 +24,7 @@ pub mod progress;
 mod proxy;
 pub mod range;
 pub mod rdma;
+mod redirect;
 pub mod reply;
 pub mod retry;
 pub mod signing;

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 pub use crate::proxy::{Proxies, ProxyError};
+pub use crate::redirect::{NoHost, TrustedHost};
 pub use crate::tls::{TlsError, TlsOptions};
 
 /// What lies between this process and the servers.
@@ -14,6 +15,8 @@ pub struct Network {
     pub proxies: Proxies,
     /// Where connections begin.
     pub source: Source,
+    /// Hosts beside the endpoint's own that redirects may lead to with signatures and keys.
+    pub trusted: Vec<TrustedHost>,
 }
 
 /// Where connections begin on this host. The kernel chooses what is not said.

@@ -9,8 +9,8 @@ use tokio::sync::Semaphore;
 use crate::clock::Clock;
 use crate::credentials::Credentials;
 use crate::endpoint::Endpoint;
-use crate::http::{Health, Place, Resolver};
-use crate::network::{Network, Proxies, Source, TlsError};
+use crate::http::{Health, Place, Regions, Resolver};
+use crate::network::{Network, Proxies, Source, TlsError, TrustedHost};
 use crate::timeouts::Timeouts;
 use crate::tls::Tls;
 
@@ -27,6 +27,10 @@ pub struct Upstream {
     pub(crate) tls: Tls,
     pub(crate) resolver: Resolver,
     pub(crate) health: Health,
+    /// Of buckets elsewhere.
+    pub(crate) regions: Regions,
+    /// Hosts that may see what the endpoint may.
+    pub(crate) trusted: Vec<TrustedHost>,
     pub(crate) clock: Clock,
     /// Whose turn it is, of several servers.
     turn: AtomicUsize,
@@ -58,6 +62,8 @@ impl Upstream {
             tls,
             resolver: Resolver::new(),
             health: Health::default(),
+            regions: Regions::default(),
+            trusted: network.trusted,
             clock: Clock::default(),
             // Processes that start together do not all begin with the same server.
             turn: AtomicUsize::new(rand::random::<u16>().into()),

@@ -90,6 +90,37 @@ impl Origin {
         }
     }
 
+    /// The server of AWS that does the same in another region.
+    pub(crate) fn in_aws_region(&self, region: &str) -> Option<Origin> {
+        self.aws_region()?;
+        let Host::Domain(name) = &self.host else {
+            return None;
+        };
+        let kind = match name.split('.').collect::<Vec<_>>()[..] {
+            ["s3", "dualstack", ..] => "s3.dualstack",
+            ["s3-fips", ..] => "s3-fips",
+            _ => "s3",
+        };
+        let host = Host::Domain(format!("{kind}.{region}{}", aws_suffix(name)?));
+        Some(Origin { host, ..*self })
+    }
+
+    /// Whether it is `other`, has a bucket before that one's name, or serves S3 in the same partition of AWS.
+    pub(crate) fn is_of(&self, other: &Origin) -> bool {
+        if self == other {
+            return true;
+        }
+        let (Host::Domain(name), Host::Domain(of)) = (&self.host, &other.host) else {
+            return false;
+        };
+        let before = name.strip_suffix(of.as_str());
+        let is_below = before.is_some_and(|before| before.len() > 1 && before.ends_with('.'));
+        let is_same = (self.port, self.secure) == (other.port, other.secure);
+        let of_aws = other.aws_region().is_some() && self.secure == other.secure;
+        (is_below && is_same)
+            || (of_aws && is_s3_of_aws(name) && aws_suffix(name) == aws_suffix(of))
+    }
+
     /// This server with a bucket before its name; the same one where that is an address.
     pub(crate) fn named(&self, bucket: &str) -> Origin {
         match &self.host {
@@ -107,6 +138,21 @@ impl fmt::Display for Origin {
         let scheme = if self.secure { "https" } else { "http" };
         write!(f, "{scheme}://{}", self.authority())
     }
+}
+
+/// Whether a host of AWS serves S3, perhaps with a bucket before its name.
+fn is_s3_of_aws(name: &str) -> bool {
+    let labels: Vec<_> = name.split('.').collect();
+    // Of the bucket's labels none, one or several stand before.
+    (0..labels.len()).any(|skipped| {
+        let host = Host::Domain(labels[skipped..].join("."));
+        let origin = Origin {
+            secure: true,
+            host,
+            port: 443,
+        };
+        origin.aws_region().is_some()
+    })
 }
 
 fn aws_suffix(name: &str) -> Option<&'static str> {

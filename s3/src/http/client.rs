@@ -21,6 +21,7 @@ use super::head;
 use super::incoming::Incoming;
 use super::response::{Received, Response};
 use super::resume::Kept;
+use super::route::{Route, remove_secrets};
 use super::signed::Signer;
 use crate::checksum::Mode;
 use crate::endpoint::Endpoint;
@@ -147,12 +148,13 @@ impl Client {
         &self,
         request: &Request<'_>,
         signer: &Signer,
+        route: &Route,
     ) -> Result<Response, SendError> {
-        let places = self.0.upstream.places(request.bucket);
-        let Some(connection) = self.0.idle.take(&places[0]) else {
-            return self.send_fresh(request, signer, &places).await;
+        let place = &route.places[0];
+        let Some(connection) = self.0.idle.take(place) else {
+            return self.send_fresh(request, signer, route).await;
         };
-        let message = self.message(request, signer, &places[0], connection.proxy.as_deref())?;
+        let message = self.message(request, (signer, route), place, connection.proxy.as_deref())?;
         match self.exchange(connection, request, &message).await {
             Ok(response) => Ok(response),
             Err(dead) if dead.was_stale => {
@@ -161,7 +163,7 @@ impl Client {
                 if !may_send_again {
                     return Err(dead.failed);
                 }
-                self.send_fresh(request, signer, &places).await
+                self.send_fresh(request, signer, route).await
             }
             Err(failed) => Err(failed.failed),
         }
@@ -339,24 +341,27 @@ impl Client {
     fn message(
         &self,
         request: &Request<'_>,
-        signer: &Signer,
+        (signer, route): (&Signer, &Route),
         place: &Place,
         proxy: Option<&Proxy>,
     ) -> Result<Vec<u8>, SendError> {
         let config = |text: String| self.unsent(request, ErrorKind::Config(text));
-        let upstream = &*self.0.upstream;
-        let target = upstream
-            .endpoint()
-            .target_at(&place.origin, request.bucket, request.key, request.query)
+        let target = route
+            .target(self.upstream(), place, request)
             .map_err(|error| config(error.to_string()))?;
         let mut headers = request.headers.clone();
+        let mut keys = signer.held.as_ref().map(|held| &held.keys);
+        if !route.is_trusted() {
+            remove_secrets(&mut headers);
+            keys = None;
+        }
         sign(
             &request.method,
             &target,
             &mut headers,
             Payload::Unsigned,
-            signer.held.as_ref().map(|held| &held.keys),
-            upstream.endpoint().region(),
+            keys,
+            &route.region,
             signer.time(),
         )
         .map_err(|error| config(error.to_string()))?;
@@ -385,19 +390,19 @@ impl Client {
         &self,
         request: &Request<'_>,
         signer: &Signer,
-        places: &[Place],
+        route: &Route,
     ) -> Result<Response, SendError> {
         self.waits_for(Waits::Connect);
+        let (upstream, places) = (&self.0.upstream, &route.places);
         // Before the connection: what cannot be sent needs none.
-        let mut message = self.message(request, signer, &places[0], None)?;
-        let upstream = &self.0.upstream;
+        let mut message = self.message(request, (signer, route), &places[0], None)?;
         let opened = self
             .connect(async || dial::open(upstream, places).await)
             .await;
         let connection = opened.map_err(|error| self.unconnected(request, error))?;
         let proxy = connection.proxy.as_deref();
         if proxy.is_some() || connection.place != places[0] {
-            message = self.message(request, signer, &connection.place, proxy)?;
+            message = self.message(request, (signer, route), &connection.place, proxy)?;
         }
         let answer = self.exchange(connection, request, &message).await;
         answer.map_err(|unanswered| unanswered.failed)

@@ -28,6 +28,7 @@ use crate::error::{ErrorKind, Phase};
 use crate::network::Source;
 use crate::open_files::are_lacking;
 use crate::proxy::Proxy;
+use crate::redirect::may_be_at;
 use crate::tls;
 use crate::upstream::Upstream;
 
@@ -39,6 +40,8 @@ pub(crate) struct Place {
     pub(crate) name: Option<String>,
     /// Where it begins: the same for all places of a request.
     pub(crate) source: Arc<Source>,
+    /// An answer has named it, and not the endpoint.
+    pub(crate) foreign: bool,
 }
 
 /// Why there is no connection.
@@ -71,6 +74,22 @@ impl Place {
             origin: Arc::clone(origin),
             name,
             source: Arc::clone(&upstream.source),
+            foreign: false,
+        }
+    }
+
+    /// A server that an answer has named.
+    pub(crate) fn elsewhere(upstream: &Upstream, origin: Origin) -> Place {
+        let foreign = !upstream
+            .endpoint()
+            .origins()
+            .iter()
+            .any(|own| **own == origin);
+        Place {
+            name: origin.is_secure().then(|| origin.host()),
+            origin: Arc::new(origin),
+            source: Arc::clone(&upstream.source),
+            foreign,
         }
     }
 }
@@ -116,6 +135,10 @@ impl<'a> Dial<'a> {
             let server = proxy.as_ref().map_or(&*place.origin, |proxy| &proxy.server);
             match timeout_at(self.end, self.upstream.resolver.addresses(server)).await {
                 Ok(Ok(addresses)) => {
+                    if place.foreign {
+                        self.check(place, &addresses)
+                            .map_err(|kind| self.refused_redirect(kind))?;
+                    }
                     let way = Way { place, proxy };
                     found.extend(addresses.into_iter().map(|address| (way.clone(), address)));
                 }
@@ -129,6 +152,35 @@ impl<'a> Dial<'a> {
         let now = std::time::Instant::now();
         found.sort_by_cached_key(|(_, address)| self.upstream.health.left(*address, now));
         Ok(found)
+    }
+
+    /// Whether an answer may send requests to these addresses. Where a proxy is asked, that one has to know.
+    fn check(&self, place: &Place, addresses: &[SocketAddr]) -> Result<(), ErrorKind> {
+        let own = self.upstream.endpoint().origins().iter();
+        let own: Vec<_> = own
+            .flat_map(|own| self.upstream.resolver.known(own))
+            .collect();
+        let own: Vec<_> = own.iter().map(SocketAddr::ip).collect();
+        let near = addresses
+            .iter()
+            .find(|address| !may_be_at(address.ip(), &own));
+        let host = place.origin.host();
+        near.map_or(Ok(()), |near| {
+            let ip = near.ip();
+            let text = format!(
+                "a redirect to {host}, which is at {ip}, beside this host; the endpoint is not"
+            );
+            Err(ErrorKind::Protocol(text))
+        })
+    }
+
+    fn refused_redirect(&self, kind: ErrorKind) -> ConnectError {
+        ConnectError {
+            kind,
+            phase: Phase::Resolve,
+            address: None,
+            source: None,
+        }
     }
 
     async fn connect(&self, ways: Vec<(Way<'a>, SocketAddr)>) -> Result<Connection, ConnectError> {

@@ -11,6 +11,7 @@ use tokio::task::yield_now;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::connection::{Connection, closed};
+use super::dial::Place;
 use super::framing::{Framing, Next};
 use super::head::Head;
 use super::moving::Moving;
@@ -56,6 +57,10 @@ impl Incoming {
             stall: Stall::new(timeouts),
             turn: 0,
         }
+    }
+
+    pub(super) fn place(&self) -> &Place {
+        &self.connection.place
     }
 
     pub(super) fn address(&self) -> SocketAddr {

@@ -25,6 +25,7 @@ mod race;
 mod resolver;
 mod response;
 mod resume;
+mod route;
 mod signed;
 mod stream;
 
@@ -39,6 +40,7 @@ pub(crate) use health::Health;
 pub(crate) use resolver::Resolver;
 pub use response::{Body, Received, Response};
 pub use resume::Kept;
+pub(crate) use route::Regions;
 
 #[cfg(test)]
 mod tests;

@@ -10,19 +10,20 @@ use tokio::time::timeout;
 
 use super::answer::{Expected, GetPart, check_head, content_length};
 use super::client::{Client, operation};
+use super::dial;
 use super::error_body::{ErrorBody, LONGEST_ERROR_BODY};
 use super::head::Head;
 use super::incoming::{Failure, Incoming};
 use super::resume::{Kept, check_rest};
-use super::signed::NotRenewed;
+use super::signed::NotAgain;
 use crate::checksum::{Checksum, Sum};
 use crate::error::{Error, ErrorKind, Phase};
 use crate::object::{ObjectInfo, text};
+use crate::redirect::{BUCKET_REGION, is_redirect};
 use crate::retry;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-amz-request-id");
 const HOST_ID: HeaderName = HeaderName::from_static("x-amz-id-2");
-const BUCKET_REGION: HeaderName = HeaderName::from_static("x-amz-bucket-region");
 
 /// An answer with its body still to come.
 ///
@@ -39,7 +40,7 @@ pub struct Response {
     key: String,
     /// What its body says, where that has been read as the body of an error.
     looked: Option<Looked>,
-    not_renewed: Option<NotRenewed>,
+    not_again: Option<NotAgain>,
 }
 
 struct Looked {
@@ -78,9 +79,9 @@ pub struct Body {
     pub sum: Option<Sum>,
 }
 
-/// Where in a window a body goes.
+/// The stretch of a window that a body fills.
 #[derive(Clone, Copy)]
-struct Place {
+struct Stretch {
     /// Bytes of the window that are there already: what comes goes behind them.
     from: u64,
     /// Bytes at the beginning of the body that are there too.
@@ -93,15 +94,15 @@ struct Place {
     have: u64,
 }
 
-impl Place {
+impl Stretch {
     /// Of a body that begins at `at`, where the first `there` bytes of the window are there.
-    fn of(at: u64, expected: Expected, there: u64, have: u64) -> Place {
+    fn of(at: u64, expected: Expected, there: u64, have: u64) -> Stretch {
         let (body, exact) = match expected {
             Expected::Exactly(bytes) => (bytes, true),
             Expected::UpTo(bytes) => (bytes, false),
             Expected::EmptyObject => (0, true),
         };
-        Place {
+        Stretch {
             from: there,
             skip: there.saturating_sub(at),
             most: at.saturating_add(body),
@@ -140,17 +141,22 @@ impl Response {
             bucket: bucket.to_owned(),
             key: key.to_owned(),
             looked: None,
-            not_renewed: None,
+            not_again: None,
         }
+    }
+
+    /// The server that it came from.
+    pub(super) fn place(&self) -> &dial::Place {
+        self.body.place()
     }
 
     pub(super) fn method(&self) -> &Method {
         &self.method
     }
 
-    /// Its error is to say why it was not asked for again with other credentials.
-    pub(super) fn not_renewed(&mut self, why: NotRenewed) {
-        self.not_renewed = Some(why);
+    /// Its error is to say why the request was not made again, otherwise or elsewhere.
+    pub(super) fn not_again(&mut self, why: NotAgain) {
+        self.not_again = Some(why);
     }
 
     /// The HTTP status.
@@ -212,7 +218,7 @@ impl Response {
         };
         match judged {
             Ok((at, expected)) => {
-                let place = Place::of(at, expected, before.bytes(), have);
+                let place = Stretch::of(at, expected, before.bytes(), have);
                 let info = &received.info;
                 let keep = |there: Body| {
                     kept.keep(info, there.bytes, place.expected());
@@ -253,7 +259,7 @@ impl Response {
         match expected {
             Expected::EmptyObject => Ok(self.end().await),
             _ => {
-                let place = Place::of(0, expected, 0, window.len());
+                let place = Stretch::of(0, expected, 0, window.len());
                 self.receive_at(window, place, None, |_| ()).await
             }
         }
@@ -268,7 +274,7 @@ impl Response {
     async fn receive_at(
         mut self,
         window: &mut Window,
-        place: Place,
+        place: Stretch,
         sum: Option<Sum>,
         keep: impl FnOnce(Body),
     ) -> Result<Body, Error> {
@@ -288,7 +294,7 @@ impl Response {
     async fn receive_body(
         &mut self,
         window: &mut Window,
-        place: Place,
+        place: Stretch,
         sum: Option<Sum>,
     ) -> Result<Body, (BodyError, Body)> {
         let have = window.len();
@@ -329,10 +335,10 @@ impl Response {
     async fn fill(
         &mut self,
         filling: &mut Filling<'_>,
-        place: &Place,
+        place: &Stretch,
         (received, sum): (&mut u64, &mut Option<Sum>),
     ) -> Result<(), BodyError> {
-        let &Place {
+        let &Stretch {
             most, exact, have, ..
         } = place;
         let failed =
@@ -432,7 +438,7 @@ impl Response {
         if self.looked.is_some_and(|looked| looked.ended) {
             self.client.keep(self.body);
         }
-        match self.not_renewed {
+        match self.not_again {
             Some(why) => error.with_source(why),
             None => error,
         }
@@ -485,7 +491,7 @@ impl Response {
     fn error_of(&self, body: ErrorBody) -> Error {
         let headers = &self.head.headers;
         let status = self.head.status.as_u16();
-        let kind = if matches!(status, 301 | 302 | 303 | 307 | 308) {
+        let kind = if is_redirect(self.head.status) {
             let location = text(headers, &LOCATION).and_then(|to| to.parse::<Uri>().ok());
             ErrorKind::Redirect {
                 status,

@@ -1,5 +1,5 @@
-//! A request until it is signed right: keys that have ended and a clock that is wrong are put right once, and the
-//! request is sent again at once.
+//! A request until it is signed right and sent to the right place: keys that have ended and a clock that is wrong are put
+//! right once, answers that send it elsewhere are followed, and the request is sent again at once.
 //!
 //! It was answered, so that the server is done with it: that holds for one that names a window to write to as well.
 
@@ -8,14 +8,16 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use http::header::DATE;
-use http::{HeaderMap, Method};
+use http::{HeaderMap, Method, StatusCode};
 
 use super::client::{Client, Request, SendError};
 use super::response::Response;
+use super::route::Route;
 use crate::clock::shifted;
 use crate::credentials::Held;
 use crate::error::ErrorKind;
 use crate::object::text;
+use crate::redirect::is_redirect;
 
 /// What a request is signed with.
 pub(super) struct Signer {
@@ -36,17 +38,17 @@ enum Refusal {
     Unsaid,
 }
 
-/// Why a request that was refused for its keys was not sent again.
+/// Why a request was not sent again.
 #[derive(Clone, Debug)]
-pub(super) struct NotRenewed(String);
+pub(super) struct NotAgain(String);
 
-impl fmt::Display for NotRenewed {
+impl fmt::Display for NotAgain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "no other credentials: {}", self.0)
+        f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for NotRenewed {}
+impl std::error::Error for NotAgain {}
 
 impl Refusal {
     fn of(status: u16, code: Option<&str>, method: &Method) -> Option<Refusal> {
@@ -85,13 +87,25 @@ impl Client {
     /// Sends one signed request and waits for the head of its answer, whatever its status.
     ///
     /// It is not tried again, except at once: where an idle connection died before it took a byte of the request, and
-    /// where `request.stale` allows it; and where the server refused its signature, and it can be signed better.
+    /// where `request.stale` allows it; where the server refused its signature, and it can be signed better; and where
+    /// the answer sends it elsewhere.
     pub async fn send(&self, request: &Request<'_>) -> Result<Response, SendError> {
         let mut signer = self.signer(request).await?;
+        let mut route = Route::new(self.upstream(), request.bucket);
         let (mut may_set_clock, mut may_renew) = (true, true);
         loop {
-            let mut response = self.send_signed(request, &signer).await?;
-            let Some(refusal) = self.refusal(&mut response, &signer).await else {
+            let mut response = self.send_signed(request, &signer, &route).await?;
+            if let Some(next) = self.elsewhere(request, &mut response, &route).await {
+                metrics::counter!("s3engine_redirects_total").increment(1);
+                response.finish().await;
+                route = next;
+                continue;
+            }
+            let refusal = match route.is_trusted() {
+                true => self.refusal(&mut response, &signer).await,
+                false => None,
+            };
+            let Some(refusal) = refusal else {
                 return Ok(response);
             };
             let again = if may_set_clock && self.clock_was_wrong(refusal, &response, &signer) {
@@ -106,6 +120,28 @@ impl Client {
             metrics::counter!("s3engine_signed_anew_total", "cause" => again).increment(1);
             response.finish().await;
             signer = self.signer(request).await?;
+        }
+    }
+
+    /// Where an answer sends the request. Why it does not go there is added to the error of the answer.
+    async fn elsewhere(
+        &self,
+        request: &Request<'_>,
+        response: &mut Response,
+        route: &Route,
+    ) -> Option<Route> {
+        let status = response.status();
+        if !(is_redirect(status) || status == StatusCode::BAD_REQUEST) {
+            return None;
+        }
+        let body = response.look().await.clone();
+        let head = (status, response.headers(), &body);
+        match route.elsewhere(self.upstream(), request, head, response.place()) {
+            Ok(next) => next,
+            Err(why) => {
+                response.not_again(NotAgain(format!("the redirect is not followed: {why}")));
+                None
+            }
         }
     }
 
@@ -180,7 +216,7 @@ impl Client {
         match others.await {
             Ok(()) => true,
             Err(why) => {
-                response.not_renewed(NotRenewed(why));
+                response.not_again(NotAgain(format!("no other credentials: {why}")));
                 false
             }
         }

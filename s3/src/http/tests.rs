@@ -5,6 +5,7 @@ mod connections;
 mod dial;
 mod list;
 mod options;
+mod redirect;
 mod resume;
 mod server;
 mod signed;
@@ -354,26 +355,6 @@ fn an_error_whose_body_breaks_off_or_stalls_keeps_its_status() {
         let error = failed(step, whole());
         assert_eq!((error.status(), error.code()), (Some(403), None));
     }
-}
-
-#[test]
-fn a_redirect_is_an_error_that_names_host_and_region() {
-    let headers = [
-        "Content-Length: 0",
-        "Location: http://elsewhere.example/train/k?X-Amz-Signature=hidden",
-        "x-amz-bucket-region: eu-west-1",
-    ];
-    let error = failed(
-        Answer(answer("301 Moved Permanently", &headers, b"")),
-        whole(),
-    );
-    let line = error.to_string();
-    assert!(
-        line.contains("elsewhere.example") && line.contains("eu-west-1"),
-        "{line}"
-    );
-    assert!(!line.contains("hidden"), "{line}");
-    assert_eq!(error.status(), Some(301));
 }
 
 #[test]
