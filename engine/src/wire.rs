@@ -659,7 +659,8 @@ const PHASES: [Phase; 6] = [
 ];
 
 fn phase_code(phase: Option<Phase>) -> u8 {
-    phase.map_or(0, |phase| phase as u8 + 1)
+    let at = PHASES.iter().position(|known| Some(*known) == phase);
+    at.map_or(0, |at| at as u8 + 1)
 }
 
 fn phase(code: u8) -> Option<Phase> {
