@@ -64,7 +64,9 @@ pub use s3engine_s3::error::{Attempt, Error, ErrorKind, History, Phase};
 pub use s3engine_s3::fabric::Fabric;
 pub use s3engine_s3::fabric::loopback::LoopbackOptions;
 pub use s3engine_s3::list::{ListPage, ListQuery, ListedObject};
-pub use s3engine_s3::network::{Network, Proxies, ProxyError, Source, TlsError, TlsOptions};
+pub use s3engine_s3::network::{
+    Network, NoHost, Proxies, ProxyError, Source, TlsError, TlsOptions, TrustedHost,
+};
 pub use s3engine_s3::object::{ETag, ObjectInfo};
 pub use s3engine_s3::options::{
     BadCustomerKey, BadHeader, CustomerKey, ExtraHeaders, RequestOptions,

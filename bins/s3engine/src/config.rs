@@ -4,6 +4,7 @@ use std::env::VarError;
 use std::ffi::OsString;
 use std::fs::{File, FileType};
 use std::io::{self, Read};
+use std::net::IpAddr;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -11,11 +12,13 @@ use std::str::FromStr;
 use clap::{Args, ValueEnum};
 use rustix::fs::{Mode, OFlags};
 use s3engine::{
-    AddressingStyle, ConnectError, Credentials, CredentialsError, Endpoint, EndpointError, Policy,
+    AddressingStyle, ConnectError, Credentials, CredentialsError, Endpoint, EndpointError, NoHost,
+    Policy, ProxyError,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::network::{ProxyChoice, RedirectHosts};
 use crate::size::Size;
 use crate::span::Span;
 use crate::via::ServiceChoice;
@@ -24,7 +27,8 @@ use crate::via::ServiceChoice;
 #[derive(Args, Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Settings {
-    /// The S3 endpoint, http://host:port [AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL]
+    /// The S3 endpoint, https://host:port, or several servers of the same buckets with commas in between
+    /// [AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL; default: that of AWS for the region, where one is set]
     #[arg(long, value_name = "URL")]
     pub(crate) endpoint: Option<String>,
 
@@ -35,6 +39,35 @@ pub(crate) struct Settings {
     /// How requests name the bucket [S3ENGINE_ADDRESSING]
     #[arg(long, value_name = "STYLE")]
     pub(crate) addressing: Option<Addressing>,
+
+    /// PEM file of the CAs to trust instead of the system's [S3ENGINE_CA_BUNDLE, AWS_CA_BUNDLE]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) ca_bundle: Option<PathBuf>,
+
+    /// PEM file of the certificate to show to servers that ask for one [S3ENGINE_CLIENT_CERT]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) client_cert: Option<PathBuf>,
+
+    /// PEM file of its key, where that is another one [S3ENGINE_CLIENT_KEY]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) client_key: Option<PathBuf>,
+
+    /// Proxy for all requests, or none [S3ENGINE_PROXY; default: as https_proxy, http_proxy and no_proxy say]
+    #[arg(long, value_name = "URL|off")]
+    pub(crate) proxy: Option<ProxyChoice>,
+
+    /// Hosts besides the endpoint's own to which redirects may take signatures and tokens: names, addresses or *.name,
+    /// with commas in between [S3ENGINE_REDIRECT_TO]
+    #[arg(long, value_name = "HOSTS")]
+    pub(crate) redirect_to: Option<RedirectHosts>,
+
+    /// Local address that connections begin at [S3ENGINE_SOURCE]
+    #[arg(long, value_name = "IP")]
+    pub(crate) source: Option<IpAddr>,
+
+    /// Network interface that they go through [S3ENGINE_INTERFACE]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) interface: Option<String>,
 
     /// Do not sign requests [S3ENGINE_ANONYMOUS]
     #[arg(long, num_args = 0, default_missing_value = "true")]
@@ -251,6 +284,10 @@ pub(crate) enum ConfigError {
     },
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
+    #[error(transparent)]
+    Proxy(#[from] ProxyError),
+    #[error("--redirect-to: {0}")]
+    RedirectTo(#[from] NoHost),
     #[error("no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give --anonymous")]
     NoCredentials,
     #[error(transparent)]
@@ -272,6 +309,14 @@ const VARIABLES: &[(&str, Set)] = &[
     ("AWS_REGION", |s, v| set(&mut s.region, v)),
     ("AWS_DEFAULT_REGION", |s, v| set(&mut s.region, v)),
     ("S3ENGINE_ADDRESSING", |s, v| choose(&mut s.addressing, v)),
+    ("S3ENGINE_CA_BUNDLE", |s, v| set(&mut s.ca_bundle, v)),
+    ("AWS_CA_BUNDLE", |s, v| set(&mut s.ca_bundle, v)),
+    ("S3ENGINE_CLIENT_CERT", |s, v| set(&mut s.client_cert, v)),
+    ("S3ENGINE_CLIENT_KEY", |s, v| set(&mut s.client_key, v)),
+    ("S3ENGINE_PROXY", |s, v| set(&mut s.proxy, v)),
+    ("S3ENGINE_REDIRECT_TO", |s, v| set(&mut s.redirect_to, v)),
+    ("S3ENGINE_SOURCE", |s, v| set(&mut s.source, v)),
+    ("S3ENGINE_INTERFACE", |s, v| set(&mut s.interface, v)),
     ("S3ENGINE_ANONYMOUS", |s, v| set(&mut s.anonymous, v)),
     ("S3ENGINE_RDMA", |s, v| choose(&mut s.fabric, v)),
     ("S3ENGINE_LOOPBACK_DIR", |s, v| set(&mut s.loopback_dir, v)),
@@ -379,6 +424,13 @@ impl Settings {
             endpoint: self.endpoint.or(lower.endpoint),
             region: self.region.or(lower.region),
             addressing: self.addressing.or(lower.addressing),
+            ca_bundle: self.ca_bundle.or(lower.ca_bundle),
+            client_cert: self.client_cert.or(lower.client_cert),
+            client_key: self.client_key.or(lower.client_key),
+            proxy: self.proxy.or(lower.proxy),
+            redirect_to: self.redirect_to.or(lower.redirect_to),
+            source: self.source.or(lower.source),
+            interface: self.interface.or(lower.interface),
             anonymous: self.anonymous.or(lower.anonymous),
             fabric: self.fabric.or(lower.fabric),
             loopback_dir: self.loopback_dir.or(lower.loopback_dir),
@@ -405,10 +457,13 @@ impl Settings {
         }
     }
 
-    /// The endpoint, which must be set.
+    /// The endpoint, which must be set; or that of AWS for a region that is.
     pub(crate) fn endpoint(&self) -> Result<Endpoint, ConfigError> {
-        let url = self.endpoint.as_ref().ok_or(ConfigError::NoEndpoint)?;
-        self.endpoint_at(url)
+        match (&self.endpoint, &self.region) {
+            (Some(url), _) => self.endpoint_at(url),
+            (None, Some(region)) => self.endpoint_at(&Endpoint::of_aws(region)?.to_string()),
+            (None, None) => Err(ConfigError::NoEndpoint),
+        }
     }
 
     /// The endpoint at `url`, with region and addressing as set.

@@ -19,9 +19,10 @@ pub(crate) fn describe(
     settings: &Settings,
     endpoint: Endpoint,
     credentials: Credentials,
-) -> EngineBuilder {
+) -> Result<EngineBuilder, ConfigError> {
     let builder = Engine::builder(endpoint)
         .credentials(credentials)
+        .network(settings.network()?)
         .rdma(fabric(settings))
         .placement(match settings.placement {
             None | Some(PlacementChoice::Auto) => Placement::Auto,
@@ -39,10 +40,10 @@ pub(crate) fn describe(
         Some(threads) => builder.threads(threads),
         None => builder,
     };
-    match settings.deadline {
+    Ok(match settings.deadline {
         Some(deadline) => builder.deadline(deadline.0),
         None => builder,
-    }
+    })
 }
 
 /// Memory in slabs of so many bytes, of at most `max_bytes` of the host's, and as much of each GPU's as the settings
@@ -147,7 +148,7 @@ mod tests {
                 ..Settings::default()
             };
             let endpoint = Endpoint::parse("http://127.0.0.1:1").unwrap();
-            let builder = describe(&settings, endpoint, Credentials::anonymous());
+            let builder = describe(&settings, endpoint, Credentials::anonymous()).unwrap();
             let slab_bytes = settings.slab_size.map_or(16 << 20, |size| size.0);
             let max_bytes = settings.pool_size.or(settings.slab_size).map(|size| size.0);
             let pool = super::pool(&settings, slab_bytes, max_bytes).unwrap();

@@ -12,6 +12,7 @@ mod gpus;
 mod interrupt;
 mod logging;
 mod ls;
+mod network;
 mod new_file;
 mod object_url;
 mod progress;

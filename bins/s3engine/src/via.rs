@@ -90,6 +90,8 @@ pub(crate) fn choose(settings: &Settings, flags: &Settings) -> Result<Via, Failu
             tracing::info!(socket = %socket.display(), endpoint = %engine.endpoint(), "via the host service");
             Ok(Via::Service(engine, socket))
         }
+        // That of AWS for the region.
+        Err(ConnectError::NoService { .. }) if !must && settings.region.is_some() => Ok(Via::Own),
         Err(none @ ConnectError::NoService { .. }) if !must => Ok(Via::Nowhere(none)),
         Err(error) => Err(error.into()),
     }

@@ -225,7 +225,7 @@ fn own_engine(args: &BenchArgs, server: &Server) -> Result<Engine, Failure> {
         settings,
         settings.endpoint_at(&server.url)?,
         server.credentials.clone(),
-    )
+    )?
     .pool(connect::pool(settings, slab_bytes, Some(max_bytes))?)
     .part_sizes(HTTP_PART, RDMA_PART);
     connect::start(builder, settings)

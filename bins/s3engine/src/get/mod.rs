@@ -171,7 +171,7 @@ impl Source {
         let (endpoint, credentials) = (settings.endpoint()?, settings.credentials()?);
         let pool = memory::pool(settings, memory_limit().map(|limit| limit.bytes));
         let chunk = memory::chunk_size(&pool, args.verify);
-        let engine = connect::describe(settings, endpoint, credentials).pool(pool);
+        let engine = connect::describe(settings, endpoint, credentials)?.pool(pool);
         Ok(Self {
             engine: connect::start(engine, settings)?,
             service: None,

@@ -145,7 +145,7 @@ impl Listing<'_> {
         }
         let (endpoint, credentials) = (settings.endpoint()?, settings.credentials()?);
         // Names go by HTTP whatever bytes may go by.
-        let engine = connect::describe(settings, endpoint, credentials).rdma(Rdma::Off);
+        let engine = connect::describe(settings, endpoint, credentials)?.rdma(Rdma::Off);
         Ok(engine.build()?)
     }
 

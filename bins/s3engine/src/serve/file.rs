@@ -1,7 +1,7 @@
 //! The service's file.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use serde::Deserialize;
@@ -9,6 +9,7 @@ use serde::Deserialize;
 use crate::config::{
     AdaptiveChoice, Addressing, FabricChoice, LogFormat, PlacementChoice, Settings,
 };
+use crate::network::{ProxyChoice, RedirectHosts};
 use crate::serve::account::Account;
 use crate::size::Size;
 use crate::span::Span;
@@ -42,9 +43,16 @@ pub(crate) struct File {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct EndpointTable {
-    pub(crate) url: String,
+    pub(crate) url: Option<String>,
     pub(crate) region: Option<String>,
     pub(crate) addressing: Option<Addressing>,
+    pub(crate) ca_bundle: Option<PathBuf>,
+    pub(crate) client_cert: Option<PathBuf>,
+    pub(crate) client_key: Option<PathBuf>,
+    pub(crate) proxy: Option<ProxyChoice>,
+    pub(crate) redirect_to: Option<RedirectHosts>,
+    pub(crate) source: Option<IpAddr>,
+    pub(crate) interface: Option<String>,
     pub(crate) anonymous: Option<bool>,
     pub(crate) access_key_env: Option<String>,
     pub(crate) secret_key_env: Option<String>,

@@ -145,7 +145,9 @@ fn engines(plan: &Plan) -> Result<Vec<(String, Engine)>, Failure> {
     let mut engines: Vec<(String, Engine)> = Vec::with_capacity(plan.endpoints.len());
     for served in &plan.endpoints {
         let (endpoint, credentials) = (served.endpoint.clone(), served.credentials.clone());
-        let builder = connect::describe(&plan.settings, endpoint, credentials).limits(plan.limits);
+        let builder = connect::describe(&plan.settings, endpoint, credentials)?
+            .network(served.network.clone())
+            .limits(plan.limits);
         let builder = match engines.first() {
             None => builder.pool(plan.pool.clone()),
             Some((_, first)) => builder.beside(first),

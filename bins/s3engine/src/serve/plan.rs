@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use s3engine::service::{Caps, Rule, Who, default_socket};
-use s3engine::{Credentials, Endpoint, Limits, PoolOptions};
+use s3engine::{Credentials, Endpoint, Limits, Network, PoolOptions};
 
 use crate::config::{ConfigError, Settings, from_file};
 use crate::connect;
@@ -45,6 +45,7 @@ pub(crate) struct Served {
     pub(crate) name: String,
     pub(crate) endpoint: Endpoint,
     pub(crate) credentials: Credentials,
+    pub(crate) network: Network,
 }
 
 /// Who may attach besides the service's own user, and what they may read.
@@ -123,12 +124,15 @@ fn caps(file: &File, slab_bytes: u64) -> Caps {
 /// Those of the file; where it has none, that of the flags or the environment.
 fn endpoints(args: &ServeArgs, settings: &Settings, file: &File) -> Result<Vec<Served>, Failure> {
     if file.endpoint.is_empty() {
-        let none = ConfigError::NothingServed;
-        let url = settings.endpoint.as_ref().ok_or(none)?;
+        let endpoint = settings.endpoint().map_err(|error| match error {
+            ConfigError::NoEndpoint => ConfigError::NothingServed,
+            other => other,
+        })?;
         return Ok(vec![Served {
             name: ONLY.to_owned(),
-            endpoint: settings.endpoint_at(url)?,
+            endpoint,
             credentials: settings.credentials()?,
+            network: settings.network()?,
         }]);
     }
     if args.settings.endpoint.is_some() {
@@ -158,6 +162,7 @@ fn endpoints(args: &ServeArgs, settings: &Settings, file: &File) -> Result<Vec<S
             name: name.clone(),
             endpoint: endpoint(table, settings).map_err(told)?,
             credentials: credentials(table, settings).map_err(told)?,
+            network: network(table, settings).map_err(told)?,
         });
     }
     // Stable: the others stay in the order of their names.
@@ -167,12 +172,33 @@ fn endpoints(args: &ServeArgs, settings: &Settings, file: &File) -> Result<Vec<S
 
 fn endpoint(table: &EndpointTable, settings: &Settings) -> Result<Endpoint, String> {
     let own = Settings {
+        endpoint: table.url.clone(),
         region: table.region.clone().or_else(|| settings.region.clone()),
         addressing: table.addressing.or(settings.addressing),
         ..Settings::default()
     };
-    let endpoint = own.endpoint_at(&table.url);
-    endpoint.map_err(|error| error.to_string())
+    own.endpoint().map_err(|error| match error {
+        ConfigError::NoEndpoint => {
+            "it has no url; only that of AWS needs none, where region names it".to_owned()
+        }
+        other => other.to_string(),
+    })
+}
+
+/// What the table says of it; else what flags and the environment say.
+fn network(table: &EndpointTable, settings: &Settings) -> Result<Network, String> {
+    let own = Settings {
+        ca_bundle: table.ca_bundle.clone(),
+        client_cert: table.client_cert.clone(),
+        client_key: table.client_key.clone(),
+        proxy: table.proxy.clone(),
+        redirect_to: table.redirect_to.clone(),
+        source: table.source,
+        interface: table.interface.clone(),
+        ..Settings::default()
+    };
+    let network = own.or(settings.clone()).network();
+    network.map_err(|error| error.to_string())
 }
 
 /// From the variables that the table names; else from the usual ones.

@@ -206,6 +206,7 @@ fn engine(site: &Site) -> Result<Engine, String> {
     let credentials = settings.credentials().map_err(|error| error.to_string())?;
     let pool = connect::pool(settings, site.slab_bytes, Some(site.pool_bytes));
     let builder = connect::describe(settings, endpoint, credentials)
+        .map_err(|error| error.to_string())?
         .pool(pool.map_err(|error| error.to_string())?)
         .part_sizes(HTTP_PART, RDMA_PART);
     connect::start(builder, settings).map_err(failed)
