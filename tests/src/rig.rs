@@ -133,6 +133,8 @@ pub fn quick_builder(url: &str) -> EngineBuilder {
     let retry = RetryPolicy {
         base: Duration::from_millis(2),
         cap: Duration::from_millis(20),
+        // One test can plant more faults than a host sees in weeks: each is to be answered as if it were alone.
+        budget: 1_000_000,
         ..RetryPolicy::default()
     };
     let timeouts = Timeouts {
@@ -143,6 +145,7 @@ pub fn quick_builder(url: &str) -> EngineBuilder {
     Engine::builder(Endpoint::parse(url).expect("a URL"))
         .pool(pool)
         .retry(retry)
+        .adaptive(false)
         .timeouts(timeouts)
         .deadline(PATIENCE)
         .threads(2)

@@ -101,7 +101,8 @@ fn run(gets: usize) {
     let seed = seed();
     println!("S3ENGINE_CHAOS_SEED={seed}");
     let rig = Rig::with(mix(seed), |builder, _| {
-        builder.part_sizes(64 << 10, 128 << 10).timeouts(Timeouts {
+        let builder = builder.adaptive(true).part_sizes(64 << 10, 128 << 10);
+        builder.timeouts(Timeouts {
             first_byte: Duration::from_millis(400),
             stall: Duration::from_millis(400),
             rdma_base: Duration::from_millis(300),
