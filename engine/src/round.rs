@@ -154,7 +154,7 @@ impl Round<'_> {
     }
 
     /// Waits out a revocation of the slab before a request's place is taken up: others could not run for it.
-    async fn wait_until_open(&self, landing: &Landing) {
+    async fn wait_until_open(&self, landing: &Landing, report: &Report) {
         let pool = &self.lane.core.pool;
         let opened = async {
             loop {
@@ -166,6 +166,7 @@ impl Round<'_> {
             }
         };
         if self.way.is_rdma() && landing.is_draining() {
+            report.waits_for(Waits::Revocation);
             // What is not open by then, or ends before, the transport deals with.
             let bounded = tokio::time::timeout(pool.quarantine_bound(), opened);
             let _ = self.interrupt.or(bounded).await;
@@ -193,7 +194,7 @@ impl Round<'_> {
         let (at, len) = first.map_or((0, self.target.len), |part| (part.at, part.range.len));
         let wanted = self.wanted(first.map(|part| part.range), pin);
         let window = self.window(landing, at, len)?;
-        self.wait_until_open(landing).await;
+        self.wait_until_open(landing, report).await;
         report.waits_for(Waits::Turn);
         let admitted = self.interrupt.or(self.target.tenant.share.admit(len)).await;
         let Ok(Some(mut permit)) = admitted else {

@@ -95,7 +95,7 @@ fn a_prefix_a_delimiter_and_a_start_narrow_the_list() {
 }
 
 #[test]
-fn pages_are_asked_for_only_when_they_are_wanted() {
+fn r27_pages_are_asked_for_only_when_they_are_wanted() {
     let (sim, engine) = rig([]);
     let mut lister = engine.list(BUCKET, ListQuery::default());
     assert_eq!(sim.counters().requests, 0);

@@ -207,7 +207,7 @@ fn a_chunked_range_must_have_the_length_of_its_content_range() {
 }
 
 #[test]
-fn a_truncated_body_says_how_much_arrived() {
+fn r17_a_truncated_body_says_how_much_arrived() {
     let error = failed(
         Close(answer("200 OK", &["Content-Length: 10"], b"abc")),
         whole(),

@@ -30,7 +30,7 @@ fn a_connection_serves_one_request_after_another() {
 }
 
 #[test]
-fn a_stale_connection_is_replaced_at_once_where_allowed() {
+fn r19_a_stale_connection_is_replaced_at_once_where_allowed() {
     // The first connection dies as soon as its second request has arrived.
     let server = Server::start(vec![
         vec![Answer(ok(b"one")), Reset(Vec::new())],
