@@ -690,7 +690,7 @@ mod tests {
     #[test]
     fn every_variable_sets_something() {
         for (name, set) in VARIABLES {
-            let fits = ["path", "true", "off", "7", "3MiB", "2s", "json"];
+            let fits = ["path", "true", "off", "7", "3MiB", "2s", "json", "10.0.0.1"];
             let took = fits.iter().any(|value| {
                 let mut settings = Settings::default();
                 set(&mut settings, value).is_ok() && settings != Settings::default()
