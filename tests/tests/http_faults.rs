@@ -57,8 +57,15 @@ fn what_does_not_pass_is_an_error_after_the_last_attempt() {
             "{action:?}: {failed:?}"
         );
         let error = failed.error().unwrap();
-        assert_eq!((error.attempt(), error.attempts()), (3, 3), "{action:?}");
-        assert_eq!(rig.sim.counters().requests, 3, "{action:?}");
+        // That of a body which seems to go on has brought bytes, and does not count.
+        let attempts = match action {
+            Action::WrongLength { .. } => 4,
+            _ => 3,
+        };
+        let told = (error.attempt(), error.attempts());
+        assert_eq!(told, (attempts, attempts), "{action:?}");
+        let requests = rig.sim.counters().requests;
+        assert_eq!(requests, u64::from(attempts), "{action:?}");
         assert!(failed.into_buffer().is_some());
         rig.assert_drains();
     }
@@ -96,7 +103,7 @@ fn a_body_that_stalls_is_given_up_and_a_slow_one_is_not() {
         ..Timeouts::default()
     };
     let stall = Action::Stall {
-        after: Some(100_000),
+        after: Some(1000),
         ms: 60_000,
     };
     let rig = Rig::with([Rule::new(stall).only(Kind::Http)], |builder, _| {
