@@ -32,6 +32,8 @@ pub struct Server {
     pub endpoint: Endpoint,
     /// The head of each request that arrived; `None` where the client closed a silent connection.
     pub requests: Receiver<Option<String>>,
+    /// How long its clients wait for more: long on a busy host, short where it is silent by intent.
+    pub patience: Duration,
 }
 
 impl Server {
@@ -39,6 +41,11 @@ impl Server {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
         let (arrived, requests) = channel();
+        let is_silent = |step: &Step| matches!(step, Step::Silence(_));
+        let patience = match connections.iter().flatten().any(is_silent) {
+            true => Duration::from_millis(150),
+            false => Duration::from_secs(5),
+        };
         thread::spawn(move || {
             for steps in connections {
                 let (stream, _) = listener.accept().unwrap();
@@ -49,6 +56,7 @@ impl Server {
         Server {
             endpoint: Endpoint::parse(&format!("http://127.0.0.1:{port}")).unwrap(),
             requests,
+            patience,
         }
     }
 
@@ -71,8 +79,8 @@ impl Server {
     fn upstream_of(&self, credentials: Credentials, network: Network) -> Arc<Upstream> {
         let timeouts = Timeouts {
             connect: Duration::from_secs(5),
-            first_byte: Duration::from_millis(150),
-            stall: Duration::from_millis(150),
+            first_byte: self.patience,
+            stall: self.patience,
             ..Timeouts::default()
         };
         Upstream::new(self.endpoint.clone(), credentials, timeouts, network).unwrap()
