@@ -22,12 +22,15 @@ pub(crate) struct Answer {
     pub close: bool,
     pub delivery: Delivery,
     /// Headers to tell instead, and names of headers to leave out.
-    pub altered: Option<Box<(BTreeMap<String, String>, Vec<String>)>>,
+    pub altered: Option<Box<Altered>>,
     /// What time it is for the server.
     pub date: SystemTime,
     /// How fast the body goes out.
     pub pace: Pace,
 }
+
+/// Headers to tell instead, and names of headers to leave out.
+pub(crate) type Altered = (BTreeMap<String, String>, Vec<String>);
 
 /// The bytes after the head.
 #[derive(Debug)]

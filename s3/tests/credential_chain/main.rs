@@ -11,10 +11,12 @@ use std::process::Command;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
+use s3engine_s3::checksum::Mode;
 use s3engine_s3::credentials::Credentials;
 use s3engine_s3::endpoint::Endpoint;
 use s3engine_s3::http::Client;
 use s3engine_s3::network::Network;
+use s3engine_s3::options::NO_OPTIONS;
 use s3engine_s3::timeouts::Timeouts;
 use s3engine_s3::upstream::Upstream;
 use sha1::{Digest, Sha1};
@@ -49,9 +51,12 @@ fn signs_a_head() {
         .build()
         .unwrap();
     let answer = runtime.block_on(async {
-        tokio::time::timeout(PATIENCE * 2, client.head("train", "k"))
-            .await
-            .expect("bounded")
+        tokio::time::timeout(
+            PATIENCE * 2,
+            client.head("train", "k", Mode::Off, &NO_OPTIONS),
+        )
+        .await
+        .expect("bounded")
     });
     match answer {
         Ok(_) => println!("RESULT: ok"),
