@@ -14,6 +14,8 @@ const AFTER: &str = "\
 Settings come from flags, over environment variables (named in brackets), over a TOML file of the flags' long names
 (--config, S3ENGINE_CONFIG). Credentials come from AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN only.
 
+SIGUSR1 tells on stderr what each outstanding request waits for (get, ls, bench).
+
 Exit codes: 0 done, 1 S3 or transfer error, 2 usage, 3 configuration or credentials, 4 not found,
 5 the policy allows no path.";
 

@@ -1,4 +1,5 @@
-//! Ctrl-C, a hang-up and termination: told to the main thread, which tidies up; enforced where it cannot.
+//! Ctrl-C, a hang-up and termination: told to the main thread, which tidies up; enforced where it cannot. And the
+//! signal that asks what is outstanding.
 
 use std::fs;
 use std::io;
@@ -11,8 +12,11 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::process::{Signal, pidfd_send_signal};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use s3engine::Engine;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
+
+use crate::outstanding::{Watch, Watched};
 
 /// How long the main thread has for tidying up. It may be stuck in a write to a pipe that nobody reads.
 const GRACE: Duration = Duration::from_secs(2);
@@ -26,6 +30,7 @@ struct Shared {
     /// The signal, or 0.
     signal: AtomicI32,
     left: Mutex<Left>,
+    watched: Watched,
 }
 
 /// What must not be left if the process ends now.
@@ -41,7 +46,7 @@ impl Interrupt {
     /// Handles the signals of this process from now on.
     pub(crate) fn install() -> io::Result<Self> {
         let interrupt = Self::default();
-        let mut handled = vec![SIGINT, SIGTERM];
+        let mut handled = vec![SIGINT, SIGTERM, SIGUSR1];
         // Under nohup it is ignored from the start, and stays so.
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
         if !ignores(&status, SIGHUP) {
@@ -53,7 +58,10 @@ impl Interrupt {
             .name("signals".into())
             .spawn(move || {
                 for signal in signals.forever() {
-                    told.raise(signal);
+                    match signal {
+                        SIGUSR1 => told.0.watched.tell(),
+                        _ => told.raise(signal),
+                    }
                 }
             })?;
         Ok(interrupt)
@@ -89,6 +97,11 @@ impl Interrupt {
             0 => None,
             signal => Some(signal),
         }
+    }
+
+    /// From now on SIGUSR1 tells what the requests of this engine wait for, until what this returns is dropped.
+    pub(crate) fn watch(&self, engine: &Engine) -> Watch {
+        self.0.watched.watch(engine)
     }
 
     /// A child process that must not outlive this one.

@@ -15,6 +15,7 @@ mod ls;
 mod network;
 mod new_file;
 mod object_url;
+mod outstanding;
 mod progress;
 mod serve;
 mod size;

@@ -4,7 +4,9 @@
 mod support;
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 
+use rustix::process::{Pid, Signal, kill_process};
 use s3sim::{Action, Kind, Rule, SimOptions};
 use support::{World, object};
 
@@ -301,6 +303,80 @@ fn an_object_that_changes_during_the_transfer_is_an_error() {
         &["object changed during the transfer", "s3://train/64MiB-x"],
     );
     assert!(world.files().is_empty());
+}
+
+#[test]
+fn r22_a_signal_asks_what_is_waited_for() {
+    let stall = Action::Stall {
+        after: Some(1000),
+        ms: 600_000,
+    };
+    let world = World::with(SimOptions {
+        faults: vec![Rule::new(stall).only(Kind::Http)],
+        ..SimOptions::default()
+    });
+    let mut child = support::spawn(world.command(&["get", "s3://train/1MiB-x", "-o", "x"]));
+    support::eventually("the request", || world.sim.counters().faults > 0);
+    let pid = Pid::from_raw(child.id() as i32).unwrap();
+    kill_process(pid, Signal::USR1).unwrap();
+    let mut told = BufReader::new(child.stderr.take().unwrap()).lines();
+    let mut line = || told.next().unwrap().unwrap();
+    assert!(line().ends_with(" requests outstanding"));
+    let get = line();
+    let whole = "  GET s3://train/1MiB-x, ";
+    assert!(get.starts_with(whole) && get.contains("its parts"), "{get}");
+    let part = line();
+    let bytes = "  GET s3://train/1MiB-x bytes 0-1048575, ";
+    assert!(part.starts_with(bytes), "{part}");
+    assert!(part.contains(" s, waits for the "), "{part}");
+    kill_process(pid, Signal::INT).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+}
+
+#[test]
+fn r53_attempts_are_told_by_verbose_and_in_json() {
+    let busy = Action::SlowDown { retry_after: None };
+    let world = World::with(SimOptions {
+        faults: vec![Rule::new(busy).only(Kind::Http)],
+        ..SimOptions::default()
+    });
+    let args = [
+        "get",
+        "s3://train/1MiB-x",
+        "-o",
+        "x",
+        "--attempts",
+        "2",
+        "--json",
+    ];
+    let ran = world.run(&args);
+    ran.fails(1, &["503 SlowDown", "attempt 2 of 2"]);
+    let error = &ran.json()["error"];
+    let attempts = error["attempts"].as_array().unwrap();
+    assert_eq!(attempts.len(), 2, "{error}");
+    for attempt in attempts {
+        assert_eq!(
+            (&attempt["phase"], &attempt["error"]),
+            (&"first-byte".into(), &"503 SlowDown".into())
+        );
+        assert!(attempt["seconds"].as_f64().is_some() && attempt["address"].is_string());
+    }
+    let told = world.run(&[
+        "get",
+        "s3://train/1MiB-x",
+        "-o",
+        "x",
+        "--attempts",
+        "2",
+        "-v",
+    ]);
+    for line in [
+        "\n  phase: first-byte\n",
+        "\n  attempt 1 at 0.",
+        "\n  attempt 2 at ",
+    ] {
+        assert!(told.stderr.contains(line), "{}", told.stderr);
+    }
 }
 
 #[test]

@@ -277,7 +277,7 @@ fn a_deadline_and_a_signal_end_a_list_that_stalls() {
 }
 
 #[test]
-fn a_page_is_there_before_the_next_one_is() {
+fn r27_a_page_is_there_before_the_next_one_is() {
     let stall = Action::Stall {
         after: None,
         ms: 600_000,

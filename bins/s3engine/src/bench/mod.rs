@@ -153,6 +153,7 @@ pub(crate) fn run(
     let memories = args.memory.in_turn()?;
     let server = Server::of(args, settings, interrupt)?;
     let (engine, rows) = start(args, &server)?;
+    let _watch = interrupt.watch(&engine);
     let bench = Bench {
         args,
         place: server.place(args, &engine),

@@ -97,6 +97,7 @@ fn fetch(
         service,
         chunk,
     } = source;
+    let _watch = interrupt.watch(&engine);
     let mut output = Output::open(destination, interrupt)?;
     let info = look(&engine, &args.url, until, interrupt)?;
     let size = info.size.ok_or_else(|| {

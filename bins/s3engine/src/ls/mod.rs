@@ -125,6 +125,7 @@ impl Listing<'_> {
             .deadline
             .map(|deadline| Instant::now() + deadline.0);
         let engine = self.engine(settings)?;
+        let _watch = interrupt.watch(&engine);
         let mut lister = engine.list(&self.args.target.bucket, self.args.query());
         while self.left > 0 {
             let page = next(&engine, &mut lister, self.args, until, interrupt)?;
