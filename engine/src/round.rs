@@ -21,6 +21,9 @@ use crate::report::Report;
 use crate::under_way::Tracked;
 use crate::worker::Lane;
 
+/// The most that is asked for by HTTP before an object's size is known.
+const UNKNOWN: u64 = 8 << 20;
+
 /// Fetches the target. When this returns, no window is left: an error may leave the slot in doubt, success
 /// never does.
 pub(crate) async fn run(
@@ -131,6 +134,13 @@ impl Round<'_> {
     /// and the body's length is the object's size. By a fabric only the answer to a range tells the size, and
     /// without it nothing would show that all bytes came.
     fn first(&self, len: u64, part_size: u64, cuts: Cuts) -> Result<Option<Part>, Error> {
+        // Where the size is not known, a request is charged with no more than this: buffers may be much larger than
+        // objects, and each would keep others from starting.
+        let part_size = match self.target.whole && self.target.pin.is_none() && !self.way.is_rdma()
+        {
+            true => part_size.min(UNKNOWN),
+            false => part_size,
+        };
         if self.target.whole && len <= part_size && !self.way.is_rdma() {
             return Ok(None);
         }
@@ -239,7 +249,14 @@ impl Round<'_> {
             failed: None,
             report,
         };
+        let most = most_of_one(self.lane.core.in_flight.limits().requests);
         for part in rest {
+            while pending.count >= most {
+                pending.one().await;
+            }
+            if pending.failed.is_some() {
+                break;
+            }
             let wanted = self.wanted(Some(part.range), pin.clone());
             let window = match self.window(landing, part.at, part.range.len) {
                 Ok(window) => window,
@@ -325,6 +342,11 @@ impl Round<'_> {
             }),
         );
     }
+}
+
+/// Requests that one object may have at once: an eighth is left to others.
+fn most_of_one(requests: usize) -> usize {
+    requests - requests / 8
 }
 
 /// Parts under way on other threads.

@@ -1,7 +1,7 @@
 //! What the end of a request tells of the endpoint: pure.
 
 use s3engine_s3::Reason;
-use s3engine_s3::error::{Error, ErrorKind};
+use s3engine_s3::error::{Error, ErrorKind, Phase};
 
 use super::adapt::{Cause, Ending};
 
@@ -22,9 +22,10 @@ impl Ending {
         match error.kind() {
             _ if error.reason() == Reason::RdmaTimeout => refused(Cause::Timeout),
             ErrorKind::Timeout { .. } => refused(Cause::Timeout),
-            ErrorKind::Connect(_) | ErrorKind::Reset(_) | ErrorKind::Truncated { .. } => {
-                refused(Cause::Lost)
-            }
+            // What broke off within a body had been served until then.
+            ErrorKind::Truncated { .. } => Some(Ending::Answered),
+            ErrorKind::Reset(_) if error.phase() == Some(Phase::Body) => Some(Ending::Answered),
+            ErrorKind::Connect(_) | ErrorKind::Reset(_) => refused(Cause::Lost),
             ErrorKind::Config(_)
             | ErrorKind::Cuda(_)
             | ErrorKind::Service(_)
@@ -55,7 +56,6 @@ fn says_slow_down(error: &Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use s3engine_s3::error::Phase;
     use std::time::Duration;
 
     fn cause(error: Error) -> Option<Cause> {
@@ -99,15 +99,14 @@ mod tests {
             cause(timeout().with_reason(Reason::RdmaTimeout)),
             Some(Cause::Timeout)
         );
-        for kind in [
-            ErrorKind::Connect("refused".into()),
-            ErrorKind::Reset("reset".into()),
-            ErrorKind::Truncated {
-                received: 1,
-                expected: 2,
-            },
-        ] {
-            assert_eq!(cause(error(kind)), Some(Cause::Lost));
+        let reset = || error(ErrorKind::Reset("reset".into()));
+        for lost in [error(ErrorKind::Connect("refused".into())), reset()] {
+            assert_eq!(cause(lost), Some(Cause::Lost));
+        }
+        let (received, expected) = (1, 2);
+        let truncated = error(ErrorKind::Truncated { received, expected });
+        for broken_off in [truncated, reset().with_phase(Phase::Body)] {
+            assert_eq!(Ending::of(Err(&broken_off)), Some(Ending::Answered));
         }
     }
 

@@ -410,7 +410,7 @@ impl Client {
 
     /// Opens a connection when there is a file for it, and when not too many are being opened. However long that takes:
     /// the bound for connecting begins afterwards.
-    async fn connect(
+    pub(super) async fn connect(
         &self,
         open: impl AsyncFn() -> Result<Connection, ConnectError>,
     ) -> Result<Connection, ConnectError> {

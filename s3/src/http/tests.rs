@@ -4,6 +4,7 @@ mod checksums;
 mod connections;
 mod dial;
 mod list;
+mod opening;
 mod options;
 mod redirect;
 mod resume;
