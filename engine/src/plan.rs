@@ -96,6 +96,44 @@ mod tests {
         }
     }
 
+    /// Sizes at which others have wrapped.
+    const EDGES: [u64; 9] = [
+        (1 << 31) - 1,
+        1 << 31,
+        (1 << 32) - 1,
+        1 << 32,
+        (1 << 32) + 1,
+        (1 << 33) + 1,
+        5 << 30,
+        5 << 40,
+        (6 << 40) + 1,
+    ];
+
+    #[test]
+    fn r63_no_part_is_longer_than_a_token_can_say() {
+        let most = u64::from(u32::MAX);
+        for len in EDGES {
+            let all: Vec<_> = parts(7, 0, len, most, Cuts::NONE).collect();
+            assert!(all.iter().all(|part| part.range.len <= most));
+            assert_eq!(all.iter().map(|part| part.range.len).sum::<u64>(), len);
+            assert_eq!(all.len() as u64, len.div_ceil(most));
+        }
+    }
+
+    #[test]
+    fn r64_parts_by_http_are_counted_right_at_the_same_sizes() {
+        for len in EDGES {
+            let mut end = 0;
+            for part in parts(0, 0, len, 64 << 20, Cuts::NONE) {
+                assert_eq!((part.at, part.range.offset), (end, end));
+                end += part.range.len;
+                let header = part.range.header_value();
+                assert_eq!(header, format!("bytes={}-{}", part.at, end - 1));
+            }
+            assert_eq!(end, len);
+        }
+    }
+
     #[test]
     fn the_end_of_the_number_range_is_no_panic() {
         assert_eq!(parts(u64::MAX, 0, 5, 2, Cuts::NONE).count(), 0);

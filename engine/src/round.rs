@@ -76,6 +76,10 @@ pub(crate) async fn run(
             pin = Some(Arc::new(of_first));
         }
     }
+    let in_parts = done > 0 || len > part_size;
+    if in_parts && pin.as_ref().is_some_and(|pin| !pin.is_bound()) {
+        return Err(report.error(ErrorKind::Protocol(UNBOUND.to_owned())));
+    }
     round
         .fetch_rest(
             parts(target.offset, done, len, part_size, cuts),
@@ -85,6 +89,10 @@ pub(crate) async fn run(
         )
         .await
 }
+
+/// Why an object is not put together from parts.
+const UNBOUND: &str = "the object has neither an ETag nor a version, so nothing would show that its parts are of one object: \
+                       only ranges of it that fit one request can be read";
 
 fn is_beyond_end(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::RangeNotSatisfiable { .. })

@@ -114,6 +114,15 @@ impl Pin {
         })
     }
 
+    /// Whether anything but its size binds later parts to the object.
+    pub fn is_bound(&self) -> bool {
+        let version = self
+            .version_id
+            .as_deref()
+            .filter(|version| *version != "null");
+        self.etag.is_some() || version.is_some()
+    }
+
     /// The first fact in which a later answer differs, as (pinned, found).
     ///
     /// An answer without an entity tag cannot show that it is the pinned object, so it differs.
