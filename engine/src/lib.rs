@@ -56,7 +56,8 @@ pub use s3engine_pool::{
 };
 pub use s3engine_pool::{cuda, topology};
 pub use s3engine_s3::checksum::{
-    Algorithm, Checksum, Mode as ChecksumMode, Offered, Sum, Unverified, Verified,
+    Algorithm, Checksum, Mode as ChecksumMode, Offered, Sum, Tally as ChecksumTally, Unverified,
+    Verified,
 };
 pub use s3engine_s3::credentials::{Credentials, CredentialsError};
 pub use s3engine_s3::endpoint::{AddressingStyle, Endpoint, EndpointError, Origin};

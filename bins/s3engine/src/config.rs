@@ -12,8 +12,8 @@ use std::str::FromStr;
 use clap::{Args, ValueEnum};
 use rustix::fs::{Mode, OFlags};
 use s3engine::{
-    AddressingStyle, ConnectError, Credentials, CredentialsError, Endpoint, EndpointError, NoHost,
-    Policy, ProxyError,
+    AddressingStyle, ChecksumMode, ConnectError, Credentials, CredentialsError, Endpoint,
+    EndpointError, NoHost, Policy, ProxyError,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -84,6 +84,10 @@ pub(crate) struct Settings {
     /// Whether bytes must, may or shall not go by RDMA [S3ENGINE_POLICY; default: prefer]
     #[arg(long, value_name = "POLICY")]
     pub(crate) rdma: Option<RdmaPolicy>,
+
+    /// What is asked of objects' checksums [S3ENGINE_CHECKSUM; default: when-offered]
+    #[arg(long, value_name = "MODE")]
+    pub(crate) checksum: Option<ChecksumChoice>,
 
     /// The most memory that transfers take [S3ENGINE_POOL_SIZE]
     #[arg(long, value_name = "SIZE")]
@@ -227,6 +231,28 @@ impl From<RdmaPolicy> for Policy {
     }
 }
 
+/// What is asked of objects' checksums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum ChecksumChoice {
+    /// Nothing
+    Off,
+    /// Where the server offers one that can show something, bytes that do not have it are an error
+    WhenOffered,
+    /// Bytes that none has shown to be right are an error
+    Required,
+}
+
+impl From<ChecksumChoice> for ChecksumMode {
+    fn from(choice: ChecksumChoice) -> Self {
+        match choice {
+            ChecksumChoice::Off => ChecksumMode::Off,
+            ChecksumChoice::WhenOffered => ChecksumMode::WhenOffered,
+            ChecksumChoice::Required => ChecksumMode::Required,
+        }
+    }
+}
+
 /// How the log is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -321,6 +347,7 @@ const VARIABLES: &[(&str, Set)] = &[
     ("S3ENGINE_RDMA", |s, v| choose(&mut s.fabric, v)),
     ("S3ENGINE_LOOPBACK_DIR", |s, v| set(&mut s.loopback_dir, v)),
     ("S3ENGINE_POLICY", |s, v| choose(&mut s.rdma, v)),
+    ("S3ENGINE_CHECKSUM", |s, v| choose(&mut s.checksum, v)),
     ("S3ENGINE_POOL_SIZE", |s, v| set(&mut s.pool_size, v)),
     ("S3ENGINE_CUDA_POOL_SIZE", |s, v| {
         set(&mut s.cuda_pool_size, v)
@@ -435,6 +462,7 @@ impl Settings {
             fabric: self.fabric.or(lower.fabric),
             loopback_dir: self.loopback_dir.or(lower.loopback_dir),
             rdma: self.rdma.or(lower.rdma),
+            checksum: self.checksum.or(lower.checksum),
             pool_size: self.pool_size.or(lower.pool_size),
             cuda_pool_size: self.cuda_pool_size.or(lower.cuda_pool_size),
             slab_size: self.slab_size.or(lower.slab_size),
@@ -490,6 +518,11 @@ impl Settings {
             CredentialsError::Missing => ConfigError::NoCredentials,
             other => ConfigError::Credentials(other),
         })
+    }
+
+    /// What is asked of objects' checksums.
+    pub(crate) fn checksum(&self) -> ChecksumMode {
+        self.checksum.map_or(ChecksumMode::default(), Into::into)
     }
 
     /// What GETs allow.

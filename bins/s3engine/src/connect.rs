@@ -29,6 +29,7 @@ pub(crate) fn describe(
             Some(PlacementChoice::Off) => Placement::Off,
         })
         .policy(settings.policy())
+        .checksum(settings.checksum())
         .timeouts(timeouts(settings))
         .adaptive(settings.adaptive != Some(AdaptiveChoice::Off))
         .retry(retry(settings))

@@ -1,6 +1,7 @@
 //! The s3engine command line: a thin face over the library.
 #![forbid(unsafe_code)]
 
+mod asks;
 mod bench;
 mod cli;
 mod config;

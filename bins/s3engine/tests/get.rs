@@ -7,6 +7,7 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 
 use rustix::process::{Pid, Signal, kill_process};
+use s3engine::{Algorithm, Sum};
 use s3sim::{Action, Kind, Rule, SimOptions};
 use support::{World, object};
 
@@ -128,7 +129,7 @@ fn the_loopback_fabric_carries_the_bytes_and_verify_compares_them() {
     assert_eq!(json["verified"], true);
     let ran = world.run(&args);
     assert!(
-        ran.stderr.ends_with("  not verified  -> x\n"),
+        ran.stderr.ends_with("  not verified (not-offered)  -> x\n"),
         "{}",
         ran.stderr
     );
@@ -453,4 +454,150 @@ fn the_finest_log_shows_no_token_and_no_secret() {
         text.iter().enumerate().all(right)
     };
     assert!(!ran.stderr.as_bytes().windows(81).any(is_token));
+}
+
+/// A server that tells the checksum of one object with HEAD.
+fn telling(key: &str, kind: &str) -> World {
+    let mut sum = Sum::new(Algorithm::Crc64Nvme);
+    let size = s3sim::content::size_of_key(key).unwrap();
+    sum.update(&object(key, 0, size as usize));
+    let set = [
+        ("x-amz-checksum-crc64nvme", sum.finish().to_base64()),
+        ("x-amz-checksum-type", kind.to_owned()),
+    ];
+    let set = set
+        .into_iter()
+        .map(|(name, value)| (name.to_owned(), value));
+    let headers = Action::Headers {
+        set: set.collect(),
+        drop: Vec::new(),
+    };
+    World::with(SimOptions {
+        faults: vec![Rule::new(headers).only(Kind::Head)],
+        ..SimOptions::default()
+    })
+}
+
+#[test]
+fn the_chunks_of_an_object_come_to_its_checksum() {
+    let world = telling("40MiB-x", "FULL_OBJECT");
+    for more in [&[][..], &["--fabric", "loopback", "--rdma", "require"]] {
+        let get = [
+            "get",
+            "s3://train/40MiB-x",
+            "-o",
+            "x",
+            "--checksum",
+            "required",
+        ];
+        let small = ["--pool-size", "16MiB", "--slab-size", "2MiB"];
+        let ran = world.run(&[&get[..], &small, more].concat());
+        assert!(
+            ran.stderr.contains("  verified crc64nvme  -> x\n"),
+            "{}",
+            ran.stderr
+        );
+        ran.ok();
+        let json = world.run(&[&get[..], more, &["--json"]].concat()).json();
+        assert_eq!(
+            (&json["verified"], &json["checksum"]),
+            (&true.into(), &"crc64nvme".into())
+        );
+    }
+    let flip = Rule::new(Action::Flip { at: 30 << 20 }).only(Kind::Http);
+    world.sim.faults().push(flip).unwrap();
+    fs::remove_file(world.out().join("x")).unwrap();
+    let ran = world.run(&["get", "s3://train/40MiB-x", "-o", "x"]);
+    ran.fails(1, &["checksum crc64nvme: "]);
+    assert!(world.files().is_empty(), "nothing wrong is left behind");
+    let ran = world.run(&["get", "s3://train/40MiB-x", "-o", "x", "--checksum", "off"]);
+    ran.ok();
+}
+
+#[test]
+fn a_checksum_of_no_use_is_told_and_one_that_is_required_is_an_error() {
+    let world = telling("3MiB-x", "COMPOSITE");
+    let ran = world.run(&["get", "s3://train/3MiB-x", "-o", "x"]);
+    assert!(
+        ran.stderr.contains("  not verified (composite)  -> x\n"),
+        "{}",
+        ran.stderr
+    );
+    let required = ["--checksum", "required"];
+    let ran = world.run(&[&["get", "s3://train/3MiB-x", "-o", "y"], &required[..]].concat());
+    ran.fails(1, &["(composite)"]);
+    let range = ["get", "s3://train/3MiB-x", "--range", "0-9", "-o", "y"];
+    let ran = world.run(&[&range[..], &required].concat());
+    ran.fails(1, &["only a part of the object was asked for"]);
+    let ran = world.run(&[
+        "get",
+        "s3://train/3MiB-x",
+        "-o",
+        "y",
+        "--checksum",
+        "perhaps",
+    ]);
+    assert_eq!(ran.code, Some(2));
+    assert_eq!(world.files(), ["x"]);
+}
+
+#[test]
+fn versions_and_tags_are_those_that_are_asked_for() {
+    let world = World::with(SimOptions {
+        versioned: true,
+        faults: vec![Rule::new(Action::Swap).count(1)],
+        ..SimOptions::default()
+    });
+    let get = |more: &[&str]| {
+        world.run(&[&["get", "s3://train/1000-x", "-o", "x", "--json"], more].concat())
+    };
+    // The first request has made version 1.
+    let etag = get(&[]).json()["etag"].as_str().unwrap().to_owned();
+    get(&["--version-id", "0"]).ok();
+    assert_eq!(
+        fs::read(world.out().join("x")).unwrap(),
+        object("1000-x", 0, 1000)
+    );
+    get(&["--version-id", "1", "--if-match", &etag]).ok();
+    get(&["--if-match", etag.trim_matches('"')]).ok();
+    let ran = get(&["--version-id", "0", "--if-match", &etag]);
+    ran.fails(1, &["object changed"]);
+}
+
+#[test]
+fn headers_and_keys_that_cannot_be_sent_are_refused_before_anything_is_asked() {
+    let world = World::new();
+    for (more, said) in [
+        (["--header", "Host: elsewhere"], "set by the engine alone"),
+        (
+            ["--header", "x-amz-rdma-token: 1"],
+            "set by the engine alone",
+        ),
+        (["--header", "nonsense"], "NAME:VALUE"),
+        (["--sse-c-key", "missing"], "--sse-c-key: missing: "),
+        (["--sse-c-key", "/dev/null"], "32 bytes"),
+    ] {
+        let ran = world.run(&[&["get", "s3://train/1000-x", "-o", "x"], &more[..]].concat());
+        ran.fails(3, &[said]);
+    }
+    assert_eq!(world.sim.counters().requests, 0);
+    assert!(world.files().is_empty());
+    // Signed, or the simulator would refuse them.
+    let more = [
+        "--header",
+        "x-trace: 1",
+        "--request-payer",
+        "--expected-bucket-owner",
+        "1",
+    ];
+    world
+        .run(&[&["get", "s3://train/1000-x"], &more[..]].concat())
+        .ok();
+    world.run(&[&["ls", "s3://train"], &more[..]].concat()).ok();
+    fs::write(world.folder.path().join("key"), [7; 32]).unwrap();
+    let key = world.folder.path().join("key");
+    let key = ["--sse-c-key", key.to_str().unwrap()];
+    world
+        .run(&[&["get", "s3://train/1000-x"], &key[..]].concat())
+        .ok();
 }

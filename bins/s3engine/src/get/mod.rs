@@ -9,11 +9,15 @@ mod transfer;
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Instant;
 
 use clap::Args;
-use s3engine::{Engine, Error, ErrorKind, Get, Memory, ObjectInfo, Policy, memory_limit};
+use s3engine::{
+    Engine, Error, ErrorKind, Get, Memory, ObjectInfo, Policy, RequestOptions, memory_limit,
+};
 
+use crate::asks::ObjectAsks;
 use crate::cli::Common;
 use crate::config::{ConfigError, Settings};
 use crate::connect;
@@ -48,6 +52,9 @@ pub(crate) struct GetArgs {
     /// are reported as not verified (in JSON, `verified` is false, or null where all came by HTTP)
     #[arg(long)]
     pub(crate) verify: bool,
+
+    #[command(flatten)]
+    pub(crate) asks: ObjectAsks,
 
     /// Print the result to stdout as JSON
     #[arg(long)]
@@ -98,8 +105,9 @@ fn fetch(
         chunk,
     } = source;
     let _watch = interrupt.watch(&engine);
+    let options = Arc::new(args.asks.options()?);
     let mut output = Output::open(destination, interrupt)?;
-    let info = look(&engine, &args.url, until, interrupt)?;
+    let info = look(&engine, args, &options, until, interrupt)?;
     let size = info.size.ok_or_else(|| {
         let kind = ErrorKind::Protocol("the answer to HEAD has no size".into());
         request_error(&engine, "HEAD", &args.url, kind)
@@ -111,13 +119,15 @@ fn fetch(
         extent,
         chunk,
         policy: settings.policy(),
+        checksum: settings.checksum(),
+        options: &options,
         verify: args.verify,
         until,
     };
     let mut tally = Tally::default();
     let name = args.url.file_name().unwrap_or(&args.url.key);
     let progress = Progress::new(name, extent.len, !args.common.quiet);
-    transfer::run(
+    let verified = transfer::run(
         &engine,
         &plan,
         &mut output,
@@ -137,6 +147,7 @@ fn fetch(
         offset: extent.offset,
         elapsed: began.elapsed(),
         verify: args.verify,
+        verified,
         tally: &tally,
     };
     report(args, &summary)
@@ -204,14 +215,16 @@ fn print_json(value: &serde_json::Value) -> Result<(), Failure> {
 /// byte gets them.
 fn look(
     engine: &Engine,
-    url: &ObjectUrl,
+    args: &GetArgs,
+    options: &Arc<RequestOptions>,
     until: Option<Instant>,
     interrupt: &Interrupt,
 ) -> Result<ObjectInfo, Failure> {
+    let url = &args.url;
     let late = || Failure::from(request_error(engine, "HEAD", url, ErrorKind::Deadline));
-    let head = engine.head(&url.bucket, &url.key);
+    let head = engine.head_with(&url.bucket, &url.key, Arc::clone(options));
     let error = match wait_for(head, until, late, interrupt)? {
-        Ok(info) => return Ok(info),
+        Ok(info) => return matching(engine, args, info),
         Err(error) => error,
     };
     let silent = matches!(error.kind(), ErrorKind::Status { code: None, .. });
@@ -221,12 +234,32 @@ fn look(
     let Ok(buffer) = engine.pool().try_alloc(1, Memory::Host) else {
         return Err(error.into());
     };
-    let get = Get::new(&*url.bucket, &*url.key).range(0, 1).into(buffer);
+    let get = Get::new(&*url.bucket, &*url.key)
+        .range(0, 1)
+        .into(buffer)
+        .options(Arc::clone(options));
     let done = wait_for(engine.get(get.policy(Policy::Http)), until, late, interrupt)?;
     let telling = done
         .error()
         .filter(|found| found.status() == error.status());
     Err(telling.cloned().unwrap_or(error).into())
+}
+
+/// The object, where it is the one that is wanted.
+fn matching(engine: &Engine, args: &GetArgs, info: ObjectInfo) -> Result<ObjectInfo, Failure> {
+    let Some(wanted) = args
+        .asks
+        .etag()
+        .filter(|etag| info.etag.as_ref() != Some(etag))
+    else {
+        return Ok(info);
+    };
+    let found = info.etag.as_ref();
+    let kind = ErrorKind::Modified {
+        expected: format!("etag {wanted}"),
+        found: found.map_or("no etag".to_owned(), |etag| format!("etag {etag}")),
+    };
+    Err(request_error(engine, "HEAD", &args.url, kind).into())
 }
 
 fn request_error(

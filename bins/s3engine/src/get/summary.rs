@@ -3,7 +3,9 @@
 use std::path::Path as FilePath;
 use std::time::Duration;
 
-use s3engine::{BytesByPath, Completion, Fallback, Flags, Path, Reason, Stages};
+use s3engine::{
+    BytesByPath, Completion, Fallback, Flags, Path, Reason, Stages, Unverified, Verified,
+};
 use serde_json::{Value, json};
 
 use crate::exit::Failure;
@@ -77,6 +79,8 @@ pub(crate) struct Summary<'a> {
     pub(crate) offset: u64,
     pub(crate) elapsed: Duration,
     pub(crate) verify: bool,
+    /// What the object's checksum has shown.
+    pub(crate) verified: Verified,
     pub(crate) tally: &'a Tally,
 }
 
@@ -104,11 +108,7 @@ impl Summary<'_> {
         if let Some(etag) = &self.etag {
             text += &format!("  etag {}", on_one_line(etag));
         }
-        text += match self.verified() {
-            Some(true) => "  verified",
-            Some(false) => "  not verified",
-            None => "",
-        };
+        text += &self.verified_in_words();
         if self.service.is_some() {
             text += "  via the host service";
         }
@@ -119,13 +119,41 @@ impl Summary<'_> {
         text
     }
 
-    /// `true`: all was read a second time and is the same. `false`: some bytes came by RDMA on the server's word
-    /// alone, and nothing has looked at them. `None`: all came in bodies of answers, and were not read again.
+    /// `true`: all was read a second time and is the same, or has the object's checksum. `false`: some bytes came by
+    /// RDMA on the server's word alone, and nothing has looked at them. `None`: all came in bodies of answers, and
+    /// neither.
     fn verified(&self) -> Option<bool> {
-        match (self.verify, self.tally.not_verified) {
-            (true, _) => Some(true),
-            (false, true) => Some(false),
-            (false, false) => None,
+        match (self.verify, self.verified, self.tally.not_verified) {
+            (true, ..) | (_, Verified::Verified(_), _) => Some(true),
+            (false, _, true) => Some(false),
+            (false, _, false) => None,
+        }
+    }
+
+    fn verified_in_words(&self) -> String {
+        match (self.verify, self.verified) {
+            (_, Verified::Verified(_)) => format!("  {}", self.verified),
+            (true, _) => "  verified".to_owned(),
+            // A checksum that is of no use; of one that is not there nobody needs to be told, where the bytes came in
+            // bodies of answers.
+            (
+                false,
+                Verified::NotVerified(
+                    Unverified::Nothing
+                    | Unverified::Off
+                    | Unverified::NotOffered
+                    | Unverified::Range,
+                ),
+            ) if !self.tally.not_verified => String::new(),
+            (false, not) => format!("  {not}"),
+        }
+    }
+
+    /// The algorithm of the checksum that the bytes have, and otherwise why none has shown anything.
+    fn checksum(&self) -> (Option<&'static str>, Option<&'static str>) {
+        match self.verified {
+            Verified::Verified(algorithm) => (Some(algorithm.as_str()), None),
+            Verified::NotVerified(why) => (None, Some(why.as_str())),
         }
     }
 
@@ -154,6 +182,8 @@ impl Summary<'_> {
             "status": tally.status,
             "request_id": tally.request_id,
             "verified": self.verified(),
+            "checksum": self.checksum().0,
+            "checksum_not_verified": self.checksum().1,
             "bytes_verified": tally.verified,
             "stages_us": {
                 "queued": us(stages.queued),
@@ -194,6 +224,7 @@ pub(crate) fn failed(url: &ObjectUrl, failure: &Failure) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use s3engine::Algorithm;
 
     fn summary<'a>(url: &'a ObjectUrl, tally: &'a Tally) -> Summary<'a> {
         Summary {
@@ -205,6 +236,7 @@ mod tests {
             offset: 0,
             elapsed: Duration::from_millis(500),
             verify: false,
+            verified: Verified::NotVerified(Unverified::NotOffered),
             tally,
         }
     }
@@ -298,7 +330,12 @@ mod tests {
     fn bytes_that_nothing_has_seen_are_called_not_verified() {
         let url = url();
         for (rdma, verify, said, json) in [
-            (1, false, "  not verified  -> out", json!(false)),
+            (
+                1,
+                false,
+                "  not verified (not-offered)  -> out",
+                json!(false),
+            ),
             (1, true, "\"e\"  verified  -> out", json!(true)),
             (0, true, "\"e\"  verified  -> out", json!(true)),
             (0, false, "\"e\"  -> out", json!(null)),
@@ -311,6 +348,27 @@ mod tests {
             assert!(summary.text().contains(said), "{}", summary.text());
             assert_eq!(summary.json()["verified"], json);
         }
+    }
+
+    #[test]
+    fn what_a_checksum_has_shown_is_told() {
+        let (tally, url) = (mixed(1, 1), url());
+        let with = |verified| Summary {
+            verified,
+            ..summary(&url, &tally)
+        };
+        let right = with(Verified::Verified(Algorithm::Crc64Nvme));
+        assert!(right.text().contains("  verified crc64nvme  -> out"));
+        assert_eq!(right.json()["verified"], json!(true));
+        assert_eq!(right.json()["checksum"], "crc64nvme");
+        let of_parts = with(Verified::NotVerified(Unverified::Composite));
+        assert!(
+            of_parts
+                .text()
+                .contains("  not verified (composite)  -> out")
+        );
+        assert_eq!(of_parts.json()["checksum"], json!(null));
+        assert_eq!(of_parts.json()["checksum_not_verified"], "composite");
     }
 
     #[test]

@@ -8,11 +8,12 @@
 //! so memory is bounded whatever the size of the object.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use s3engine::{
-    Buffer, Completion, Engine, Error, ErrorKind, Flags, Get, Memory, ObjectInfo, Policy,
-    PoolError, Queue, QueueOptions,
+    Buffer, ChecksumMode, ChecksumTally, Completion, Engine, Error, ErrorKind, Flags, Get, Memory,
+    ObjectInfo, Policy, PoolError, Queue, QueueOptions, RequestOptions, Unverified, Verified,
 };
 
 use crate::exit::Failure;
@@ -37,6 +38,8 @@ pub(crate) struct Plan<'a> {
     /// Bytes of one chunk.
     pub(crate) chunk: u64,
     pub(crate) policy: Policy,
+    pub(crate) checksum: ChecksumMode,
+    pub(crate) options: &'a Arc<RequestOptions>,
     pub(crate) verify: bool,
     /// When all must be done.
     pub(crate) until: Option<Instant>,
@@ -62,7 +65,7 @@ impl Plan<'_> {
     }
 }
 
-/// Moves the extent into the output. Counts in `tally` what came how.
+/// Moves the extent into the output. Counts in `tally` what came how. Returns what the object's checksum has shown.
 pub(crate) fn run(
     engine: &Engine,
     plan: &Plan<'_>,
@@ -70,7 +73,7 @@ pub(crate) fn run(
     tally: &mut Tally,
     progress: &Progress,
     interrupt: &Interrupt,
-) -> Result<(), Failure> {
+) -> Result<Verified, Failure> {
     let mut transfer = Transfer {
         engine,
         plan,
@@ -85,11 +88,13 @@ pub(crate) fn run(
         fetched: HashMap::new(),
         early: BTreeMap::new(),
         written: 0,
+        sums: ChecksumTally::default(),
     };
+    transfer.sums.offer(plan.info.checksum);
     loop {
         transfer.start_chunks()?;
         if transfer.under_way == 0 {
-            return Ok(());
+            return transfer.verified();
         }
         // Without enough completions in time: look at the clock and for signals, and wait on.
         let _ = transfer.queue.wait(1, POLL);
@@ -124,6 +129,8 @@ struct Transfer<'a> {
     early: BTreeMap<u64, Buffer>,
     /// Chunks written to a stream.
     written: u64,
+    /// What the chunks sum up to.
+    sums: ChecksumTally,
 }
 
 impl Transfer<'_> {
@@ -178,6 +185,12 @@ impl Transfer<'_> {
             .version(self.plan.info)
             .into(buffer)
             .policy(policy)
+            .checksum(match self.plan.checksum {
+                ChecksumMode::Off => ChecksumMode::Off,
+                // A chunk has no checksum of its own: that of all of them is judged at the end.
+                ChecksumMode::WhenOffered | ChecksumMode::Required => ChecksumMode::WhenOffered,
+            })
+            .options(Arc::clone(self.plan.options))
             .user_data(read.tag(nth));
         if let Some(left) = self.plan.time_left()? {
             get = get.deadline(left);
@@ -228,6 +241,10 @@ impl Transfer<'_> {
         completion: Completion,
     ) -> Result<(), Failure> {
         self.tally.add(&completion);
+        self.sums.offer(completion.info().checksum);
+        let sum = completion.checksum().map(|sum| (chunk.offset, sum));
+        let seen = completion.bytes_by_path().rdma == 0;
+        self.sums.add(chunk.len, sum, seen);
         self.progress.add(chunk.len, completion.path().as_str());
         let buffer = kept(completion)?;
         let Some(spare) = self.spare.remove(&nth) else {
@@ -280,6 +297,27 @@ impl Transfer<'_> {
         self.free.push(buffer);
         self.under_way -= 1;
         Ok(())
+    }
+
+    /// What the object's checksum shows of all that came.
+    fn verified(&self) -> Result<Verified, Failure> {
+        let (mode, extent) = (self.plan.checksum, self.plan.extent);
+        let whole = extent.offset == 0 && Some(extent.len) == self.plan.info.size;
+        let judged = self.sums.judge(mode, (extent.offset, extent.len), whole);
+        let kind = match judged {
+            Ok(Verified::NotVerified(why))
+                if mode == ChecksumMode::Required && why != Unverified::Nothing =>
+            {
+                ErrorKind::NotVerified(why)
+            }
+            Ok(verified) => return Ok(verified),
+            Err(mismatch) => ErrorKind::Checksum(mismatch),
+        };
+        let url = self.plan.url;
+        let error = Error::new("GET", &*url.bucket, &*url.key, kind);
+        Err(error
+            .with_endpoint(self.engine.endpoint().to_string())
+            .into())
     }
 
     fn chunk(&self, nth: u64) -> Option<Chunk> {

@@ -9,6 +9,7 @@ use std::time::Instant;
 use clap::Args;
 use s3engine::{Engine, Error, ListPage, ListQuery, Lister, Rdma};
 
+use crate::asks::BucketAsks;
 use crate::cli::Common;
 use crate::config::{ConfigError, Settings};
 use crate::connect;
@@ -45,6 +46,9 @@ pub(crate) struct LsArgs {
     /// End after so many lines
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) limit: Option<u64>,
+
+    #[command(flatten)]
+    pub(crate) asks: BucketAsks,
 
     #[command(flatten)]
     pub(crate) common: Common,
@@ -126,7 +130,9 @@ impl Listing<'_> {
             .map(|deadline| Instant::now() + deadline.0);
         let engine = self.engine(settings)?;
         let _watch = interrupt.watch(&engine);
-        let mut lister = engine.list(&self.args.target.bucket, self.args.query());
+        let options = self.args.asks.options()?;
+        let bucket = &self.args.target.bucket;
+        let mut lister = engine.list_with(bucket, self.args.query(), options);
         while self.left > 0 {
             let page = next(&engine, &mut lister, self.args, until, interrupt)?;
             let Some(page) = page else { break };

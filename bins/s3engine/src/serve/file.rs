@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use serde::Deserialize;
 
 use crate::config::{
-    AdaptiveChoice, Addressing, FabricChoice, LogFormat, PlacementChoice, Settings,
+    AdaptiveChoice, Addressing, ChecksumChoice, FabricChoice, LogFormat, PlacementChoice, Settings,
 };
 use crate::network::{ProxyChoice, RedirectHosts};
 use crate::serve::account::Account;
@@ -25,6 +25,9 @@ pub(crate) struct File {
     pub(crate) loopback_dir: Option<PathBuf>,
     pub(crate) threads: Option<usize>,
     pub(crate) placement: Option<PlacementChoice>,
+    pub(crate) checksum: Option<ChecksumChoice>,
+    /// Headers that clients may add to requests.
+    pub(crate) client_headers: Vec<String>,
     pub(crate) log: Option<LogFormat>,
     pub(crate) log_filter: Option<String>,
     pub(crate) default_endpoint: Option<String>,
@@ -137,6 +140,7 @@ impl File {
             cuda_pool_size: self.pool.cuda_bytes,
             slab_size: self.pool.slab,
             requests: self.limits.requests,
+            checksum: self.checksum,
             adaptive: self.limits.adaptive,
             connect_timeout: self.timeouts.connect,
             first_byte_timeout: self.timeouts.first_byte,

@@ -88,6 +88,10 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "TIME")]
     pub(crate) drain: Option<Span>,
 
+    /// Let clients add this header to their requests; may be given several times
+    #[arg(long, value_name = "NAME")]
+    pub(crate) client_header: Vec<String>,
+
     #[command(flatten, next_help_heading = "Settings")]
     pub(crate) settings: Settings,
 
@@ -114,7 +118,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
         endpoints: engines.clone(),
         allow: plan.access.allow.clone(),
         rules: plan.access.rules.clone(),
-        client_headers: Vec::new(),
+        client_headers: plan.client_headers.clone(),
         caps: plan.caps,
     })?;
     let ready = Ready::new(AtomicBool::new(true));

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use s3engine::service::{Caps, Rule, Who, default_socket};
-use s3engine::{Credentials, Endpoint, Limits, Network, PoolOptions};
+use s3engine::{Credentials, Endpoint, ExtraHeaders, Limits, Network, PoolOptions};
 
 use crate::config::{ConfigError, Settings, from_file};
 use crate::connect;
@@ -28,6 +28,8 @@ pub(crate) struct Plan {
     /// The default one first.
     pub(crate) endpoints: Vec<Served>,
     pub(crate) access: Access,
+    /// Headers that clients may add to requests.
+    pub(crate) client_headers: Vec<String>,
     pub(crate) caps: Caps,
     pub(crate) pool: PoolOptions,
     pub(crate) limits: Limits,
@@ -87,6 +89,7 @@ impl Plan {
                 .clone()
                 .or(file.socket.clone())
                 .unwrap_or_else(default_socket),
+            client_headers: client_headers(args, &file)?,
             caps: caps(&file, pool.slab_bytes),
             metrics: args.metrics.or(file.metrics),
             drain: args.drain.or(file.drain).map_or(DRAIN, |drain| drain.0),
@@ -99,6 +102,24 @@ impl Plan {
             file,
         })
     }
+}
+
+/// Those of flags and file together.
+fn client_headers(args: &ServeArgs, file: &File) -> Result<Vec<String>, ConfigError> {
+    let in_file = InFile(args.config.as_deref());
+    let refused = |name: &str| ExtraHeaders::of([(name, "")]).err();
+    for name in &args.client_header {
+        if let Some(error) = refused(name) {
+            let (flag, problem) = ("--client-header", error.to_string());
+            return Err(ConfigError::Flag { flag, problem });
+        }
+    }
+    for name in &file.client_headers {
+        if let Some(error) = refused(name) {
+            return Err(in_file.error("client_headers", error.to_string()));
+        }
+    }
+    Ok([&args.client_header[..], &file.client_headers].concat())
 }
 
 fn caps(file: &File, slab_bytes: u64) -> Caps {
