@@ -10,6 +10,7 @@
 //! - `opened`: objects that are opened once and read many times.
 //! - `moto`: a second independent server, where Python has it.
 //! - `listing`: names, page by page.
+//! - `credentials`: keys that change under load, and clocks that differ.
 //! - `http_faults`: everything that HTTP can do wrong.
 //! - `service`, `processes`, `hostile`: clients of a host service: honest ones, ones that are killed or stopped, ones
 //!   that break the rules.

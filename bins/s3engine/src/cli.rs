@@ -12,7 +12,8 @@ use crate::serve::{self, ServeArgs};
 
 const AFTER: &str = "\
 Settings come from flags, over environment variables (named in brackets), over a TOML file of the flags' long names
-(--config, S3ENGINE_CONFIG). Credentials come from AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN only.
+(--config, S3ENGINE_CONFIG). Credentials come from AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN; where
+these are not set, from the AWS profile, a web identity, the container's agent or the instance's metadata.
 
 SIGUSR1 tells on stderr what each outstanding request waits for (get, ls, bench).
 

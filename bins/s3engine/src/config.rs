@@ -73,6 +73,14 @@ pub(crate) struct Settings {
     #[arg(long, num_args = 0, default_missing_value = "true")]
     pub(crate) anonymous: Option<bool>,
 
+    /// Who signs requests [S3ENGINE_CREDENTIALS; default: env where its variables are set, else chain]
+    #[arg(long, value_name = "SOURCE")]
+    pub(crate) credentials: Option<CredentialsChoice>,
+
+    /// The AWS profile that signs, whatever the environment says [S3ENGINE_PROFILE]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) profile: Option<String>,
+
     /// The RDMA fabric to use [S3ENGINE_RDMA; default: auto]
     #[arg(long, value_name = "FABRIC")]
     pub(crate) fabric: Option<FabricChoice>,
@@ -175,6 +183,18 @@ pub(crate) enum Addressing {
     Path,
     /// http://bucket.host/key
     Virtual,
+}
+
+/// Where keys come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum CredentialsChoice {
+    /// AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN
+    Env,
+    /// The environment, the profile, a web identity, the container's agent, the instance's metadata: the first that has some
+    Chain,
+    /// Nowhere: requests are not signed
+    Anonymous,
 }
 
 /// Which fabric is used.
@@ -314,8 +334,15 @@ pub(crate) enum ConfigError {
     Proxy(#[from] ProxyError),
     #[error("--redirect-to: {0}")]
     RedirectTo(#[from] NoHost),
-    #[error("no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give --anonymous")]
+    #[error(
+        "no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give --credentials chain or --anonymous"
+    )]
     NoCredentials,
+    #[error("{one} and {other} say different things: give one of them")]
+    Contradiction {
+        one: &'static str,
+        other: &'static str,
+    },
     #[error(transparent)]
     Credentials(CredentialsError),
 }
@@ -344,6 +371,8 @@ const VARIABLES: &[(&str, Set)] = &[
     ("S3ENGINE_SOURCE", |s, v| set(&mut s.source, v)),
     ("S3ENGINE_INTERFACE", |s, v| set(&mut s.interface, v)),
     ("S3ENGINE_ANONYMOUS", |s, v| set(&mut s.anonymous, v)),
+    ("S3ENGINE_CREDENTIALS", |s, v| choose(&mut s.credentials, v)),
+    ("S3ENGINE_PROFILE", |s, v| set(&mut s.profile, v)),
     ("S3ENGINE_RDMA", |s, v| choose(&mut s.fabric, v)),
     ("S3ENGINE_LOOPBACK_DIR", |s, v| set(&mut s.loopback_dir, v)),
     ("S3ENGINE_POLICY", |s, v| choose(&mut s.rdma, v)),
@@ -459,6 +488,8 @@ impl Settings {
             source: self.source.or(lower.source),
             interface: self.interface.or(lower.interface),
             anonymous: self.anonymous.or(lower.anonymous),
+            credentials: self.credentials.or(lower.credentials),
+            profile: self.profile.or(lower.profile),
             fabric: self.fabric.or(lower.fabric),
             loopback_dir: self.loopback_dir.or(lower.loopback_dir),
             rdma: self.rdma.or(lower.rdma),
@@ -509,15 +540,28 @@ impl Settings {
         Ok(endpoint)
     }
 
-    /// Who signs: the environment's key pair, or nobody where that is set.
+    /// Who signs: what is chosen; else the environment's key pair, and where there is none the chain.
     pub(crate) fn credentials(&self) -> Result<Credentials, ConfigError> {
-        if self.anonymous == Some(true) {
-            return Ok(Credentials::anonymous());
+        use CredentialsChoice::{Anonymous, Chain, Env};
+        let contradiction = |one, other| Err(ConfigError::Contradiction { one, other });
+        match (
+            self.anonymous == Some(true),
+            self.credentials,
+            &self.profile,
+        ) {
+            (true, Some(Env | Chain), _) => contradiction("--anonymous", "--credentials"),
+            (true, _, Some(_)) => contradiction("--anonymous", "--profile"),
+            (_, Some(Env | Anonymous), Some(_)) => contradiction("--credentials", "--profile"),
+            (true, ..) | (_, Some(Anonymous), None) => Ok(Credentials::anonymous()),
+            (_, _, Some(profile)) => Ok(Credentials::chain(Some(profile))),
+            (_, Some(Chain), None) => Ok(Credentials::chain(None)),
+            (_, chosen, None) => match Credentials::from_env() {
+                Ok(credentials) => Ok(credentials),
+                Err(CredentialsError::Missing) if chosen.is_none() => Ok(Credentials::chain(None)),
+                Err(CredentialsError::Missing) => Err(ConfigError::NoCredentials),
+                Err(other) => Err(ConfigError::Credentials(other)),
+            },
         }
-        Credentials::from_env().map_err(|error| match error {
-            CredentialsError::Missing => ConfigError::NoCredentials,
-            other => ConfigError::Credentials(other),
-        })
     }
 
     /// What is asked of objects' checksums.
@@ -723,7 +767,9 @@ mod tests {
     #[test]
     fn every_variable_sets_something() {
         for (name, set) in VARIABLES {
-            let fits = ["path", "true", "off", "7", "3MiB", "2s", "json", "10.0.0.1"];
+            let fits = [
+                "path", "true", "env", "off", "7", "3MiB", "2s", "json", "10.0.0.1",
+            ];
             let took = fits.iter().any(|value| {
                 let mut settings = Settings::default();
                 set(&mut settings, value).is_ok() && settings != Settings::default()
@@ -769,6 +815,37 @@ mod tests {
         let endless = Path::new("/dev/zero");
         let error = load(Settings::default(), &[], Some(endless)).unwrap_err();
         assert!(error.contains("/dev/zero are not read"), "{error}");
+    }
+
+    #[test]
+    fn credentials_are_of_one_source() {
+        let of = |anonymous, credentials, profile: Option<&str>| {
+            let settings = Settings {
+                anonymous,
+                credentials,
+                profile: profile.map(str::to_owned),
+                ..Settings::default()
+            };
+            settings.credentials()
+        };
+        use CredentialsChoice::{Anonymous, Chain, Env};
+        for (anonymous, credentials, profile) in [
+            (Some(true), Some(Chain), None),
+            (Some(true), None, Some("p")),
+            (None, Some(Env), Some("p")),
+            (None, Some(Anonymous), Some("p")),
+        ] {
+            let error = of(anonymous, credentials, profile).unwrap_err().to_string();
+            assert!(error.contains("say different things"), "{error}");
+        }
+        assert!(of(Some(true), None, None).unwrap().is_anonymous());
+        assert!(
+            of(Some(false), Some(Anonymous), None)
+                .unwrap()
+                .is_anonymous()
+        );
+        assert!(of(None, Some(Chain), Some("p")).unwrap().is_fetched());
+        assert!(of(None, Some(Chain), None).unwrap().is_fetched());
     }
 
     #[test]

@@ -173,15 +173,17 @@ fn causes(error: &Error) -> Vec<String> {
 /// What the exit code says of a failed request.
 fn code_of(error: &Error) -> u8 {
     /// S3's words for credentials that cannot work, as opposed to ones that may not.
-    const CREDENTIALS: [&str; 5] = [
+    const CREDENTIALS: [&str; 7] = [
         "InvalidAccessKeyId",
         "SignatureDoesNotMatch",
         "ExpiredToken",
+        "ExpiredTokenException",
         "InvalidToken",
+        "TokenRefreshRequired",
         "AuthorizationHeaderMalformed",
     ];
     match error.kind() {
-        ErrorKind::Config(_) => 3,
+        ErrorKind::Config(_) | ErrorKind::Credentials(_) => 3,
         _ if error.is_not_found() => 4,
         _ if error.status() == Some(401) => 3,
         _ if error.code().is_some_and(|code| CREDENTIALS.contains(&code)) => 3,
@@ -207,6 +209,9 @@ impl fmt::Display for Told<'_> {
         let error = self.0;
         if code_of(error) != 5 {
             error.fmt(f)?;
+            if let (ErrorKind::Credentials(_), Runs::Here) = (error.kind(), self.1) {
+                return f.write_str("; --anonymous sends requests that are not signed");
+            }
             return match error.code() {
                 Some("RequestTimeTooSkewed") => f.write_str(
                     "\n  what helps: set this host's clock; the server's is minutes away from it",

@@ -16,6 +16,16 @@ impl LogFilter {
     }
 }
 
+/// Libraries of whom only errors are logged: what they warn of, the engine says itself.
+const QUIET: [&str; 6] = [
+    "aws_config",
+    "aws_runtime",
+    "aws_sigv4",
+    "aws_smithy_http_client",
+    "aws_smithy_runtime",
+    "hyper_util",
+];
+
 /// What is logged where no setting says it: a command reports in words of its own.
 pub(crate) fn of_verbosity(verbose: u8) -> &'static str {
     match verbose {
@@ -50,13 +60,15 @@ pub(crate) fn start(settings: &Settings, default: &str) -> Result<LogFilter, Str
 }
 
 fn filter(text: &str) -> Result<EnvFilter, String> {
-    // At its finest level this library writes whole requests to the log, RDMA tokens included.
-    let quiet = "aws_sigv4=warn"
-        .parse()
-        .map_err(|error| format!("aws_sigv4: {error}"))?;
     let filter = EnvFilter::try_new(text)
         .map_err(|error| format!("{text:?} is no filter for the log: {error}"))?;
-    Ok(filter.add_directive(quiet))
+    // At their finest levels these libraries write whole requests to the log, RDMA tokens included, and the programs
+    // that give keys.
+    QUIET.iter().try_fold(filter, |filter, library| {
+        let quiet = format!("{library}=error").parse();
+        let quiet = quiet.map_err(|error| format!("{library}: {error}"))?;
+        Ok(filter.add_directive(quiet))
+    })
 }
 
 fn colours() -> bool {

@@ -36,8 +36,20 @@ fn missing_or_half_credentials_say_what_to_set() {
     let args = ["get", "s3://train/1KiB-x", "--endpoint", &world.sim.url()];
     run(&mut bare(&args)).fails(
         3,
-        &["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "--anonymous"],
+        &[
+            "s3://train/1KiB-x: no credentials: environment: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+            "profile default: ",
+            "container: ",
+            "instance metadata: ",
+            "--anonymous",
+        ],
     );
+    let only = [&args[..], &["--credentials", "env"]].concat();
+    let words = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "--anonymous"];
+    run(&mut bare(&only)).fails(3, &words);
+    let both = [&args[..], &["--credentials", "env", "--profile", "p"]].concat();
+    run(&mut bare(&both)).fails(3, &["--credentials and --profile"]);
+    assert_eq!(world.sim.counters().requests, 0);
     let ran = run(bare(&args).env("AWS_ACCESS_KEY_ID", "s3sim"));
     ran.fails(3, &["AWS_SECRET_ACCESS_KEY"]);
 }

@@ -1,7 +1,8 @@
 //! Verification of AWS Signature Version 4, as the server's side of it is documented.
 
+use std::collections::HashMap;
 use std::fmt;
-use std::sync::Mutex;
+use std::sync::{Mutex, RwLock};
 use std::time::{Duration, SystemTime};
 
 use hmac::{Hmac, Mac};
@@ -25,8 +26,10 @@ pub(crate) struct Authority {
     region: String,
     /// Whether a request without a signature is let in. A signed one is verified all the same.
     anonymous: bool,
-    /// The signing key of the last date seen: deriving it costs four HMACs.
-    derived: Mutex<Option<(String, [u8; 32])>>,
+    /// Secrets of other keys that have been admitted; `None` of those that have ended, the first key among them.
+    others: RwLock<HashMap<String, Option<String>>>,
+    /// The signing key of the last secret and date seen: deriving it costs four HMACs.
+    derived: Mutex<Option<(String, String, [u8; 32])>>,
 }
 
 impl fmt::Debug for Authority {
@@ -55,7 +58,36 @@ impl Authority {
             secret_key: secret_key.to_owned(),
             region: region.to_owned(),
             anonymous,
+            others: RwLock::default(),
             derived: Mutex::new(None),
+        }
+    }
+
+    /// Another key whose requests are let in.
+    pub fn admit(&self, access_key: &str, secret_key: &str) {
+        let mut others = self.others.write().unwrap_or_else(|e| e.into_inner());
+        others.insert(access_key.to_owned(), Some(secret_key.to_owned()));
+    }
+
+    /// Lets nobody in with a key any more: it has expired.
+    pub fn end(&self, access_key: &str) {
+        let mut others = self.others.write().unwrap_or_else(|e| e.into_inner());
+        others.insert(access_key.to_owned(), None);
+    }
+
+    fn secret_of(&self, access_key: &str) -> Result<String, S3Error> {
+        let others = self.others.read().unwrap_or_else(|e| e.into_inner());
+        match others.get(access_key) {
+            Some(Some(secret)) => Ok(secret.clone()),
+            Some(None) => {
+                let text = "The provided token has expired.";
+                Err(S3Error::new(400, "ExpiredToken", text))
+            }
+            None if access_key == self.access_key => Ok(self.secret_key.clone()),
+            None => {
+                let text = "The access key id does not exist in our records.";
+                Err(S3Error::new(403, "InvalidAccessKeyId", text))
+            }
         }
     }
 
@@ -74,10 +106,7 @@ impl Authority {
             };
         };
         let given = Authorization::parse(header)?;
-        if given.access_key != self.access_key {
-            let text = "The access key id does not exist in our records.";
-            return Err(S3Error::new(403, "InvalidAccessKeyId", text));
-        }
+        let secret = self.secret_of(given.access_key)?;
         if given.region != self.region {
             let text = format!(
                 "the region '{}' is wrong; expecting '{}'",
@@ -96,7 +125,7 @@ impl Authority {
             given.region,
             hex::encode(Sha256::digest(canonical)),
         );
-        let key = self.signing_key(given.date);
+        let key = self.signing_key(&secret, given.date);
         keyed(&key, &to_sign)
             .verify_slice(&given.signature)
             .map_err(|_| {
@@ -106,19 +135,20 @@ impl Authority {
             })
     }
 
-    /// The key for requests of one date; region and service never change.
-    fn signing_key(&self, date: &str) -> [u8; 32] {
+    /// The key for requests of one secret and date; region and service never change.
+    fn signing_key(&self, secret: &str, date: &str) -> [u8; 32] {
         let mut derived = self.derived.lock().unwrap_or_else(|e| e.into_inner());
-        if let Some((known, key)) = &*derived
-            && known == date
+        if let Some((of, on, key)) = &*derived
+            && of == secret
+            && on == date
         {
             return *key;
         }
-        let mut key = hmac(format!("AWS4{}", self.secret_key).as_bytes(), date);
+        let mut key = hmac(format!("AWS4{secret}").as_bytes(), date);
         for part in [self.region.as_str(), "s3", "aws4_request"] {
             key = hmac(&key, part);
         }
-        *derived = Some((date.to_owned(), key));
+        *derived = Some((secret.to_owned(), date.to_owned(), key));
         key
     }
 }
@@ -276,7 +306,10 @@ pub(crate) mod signer {
         let canonical = canonical_request(request, signed).unwrap();
         let digest = hex::encode(Sha256::digest(canonical));
         let to_sign = format!("{ALGORITHM}\n{date}\n{day}/{region}/s3/aws4_request\n{digest}");
-        let signature = hex::encode(hmac(&authority.signing_key(day), &to_sign));
+        let signature = hex::encode(hmac(
+            &authority.signing_key(&authority.secret_key, day),
+            &to_sign,
+        ));
         format!(
             "{ALGORITHM} Credential={}/{day}/{region}/s3/aws4_request,SignedHeaders={},Signature={signature}",
             authority.access_key,

@@ -52,6 +52,23 @@ Authorization: AWS4-HMAC-SHA256 Credential=AKIAIOSFODNN7EXAMPLE/20130524/us-east
     assert_eq!(documented().verify(&request, at(DATE)), Ok(()));
 }
 
+#[test]
+fn keys_are_admitted_and_end() {
+    let authority = Authority::new("first", "secret", "us-east-1", false);
+    let code = |authority: &Authority| {
+        let error = authority.verify(&documented_get(), at(DATE)).unwrap_err();
+        error.code.into_owned()
+    };
+    assert_eq!(code(&authority), "InvalidAccessKeyId");
+    let key = "AKIAIOSFODNN7EXAMPLE";
+    authority.admit(key, "wrong");
+    assert_eq!(code(&authority), "SignatureDoesNotMatch");
+    authority.admit(key, "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY");
+    assert_eq!(authority.verify(&documented_get(), at(DATE)), Ok(()));
+    authority.end(key);
+    assert_eq!(code(&authority), "ExpiredToken");
+}
+
 fn code(request: &Request, now: &str) -> String {
     documented()
         .verify(request, at(now))

@@ -239,6 +239,16 @@ impl Sim {
         &self.secret_key
     }
 
+    /// Accepts another key too.
+    pub fn admit_key(&self, access_key: &str, secret_key: &str) {
+        self.service.authority.admit(access_key, secret_key);
+    }
+
+    /// Answers requests that are signed with a key with `ExpiredToken` from now on.
+    pub fn end_key(&self, access_key: &str) {
+        self.service.authority.end(access_key);
+    }
+
     /// The region that it accepts.
     pub fn region(&self) -> &str {
         &self.region

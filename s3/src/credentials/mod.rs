@@ -1,7 +1,7 @@
 //! Who signs the requests. Secrets are never shown, not by `Debug` either.
 //!
-//! [`Credentials`] says where keys come from; a [`source`] keeps those that change, and [`refresh`] fetches them when
-//! [`schedule`] says. The [`chain`] is where they come from unless somebody says otherwise.
+//! [`Credentials`] says where keys come from; a `source` keeps those that change, and `refresh` fetches them when
+//! `schedule` says. The `chain` is where they come from unless somebody says otherwise.
 
 mod chain;
 mod held;
@@ -181,8 +181,8 @@ impl Credentials {
         }
     }
 
-    /// Whether there can be other keys than those of now.
-    pub(crate) fn are_fetched(&self) -> bool {
+    /// Whether they are fetched from a source, which may give others later.
+    pub fn is_fetched(&self) -> bool {
         matches!(self.0, Kind::Fetched(_))
     }
 

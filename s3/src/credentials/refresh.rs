@@ -10,6 +10,7 @@ use aws_credential_types::provider::ProvideCredentials;
 use aws_credential_types::provider::error::CredentialsError;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::held::Held;
 use super::schedule::{backoff, refresh_after};
@@ -64,13 +65,18 @@ async fn asked(shared: &Shared, wanted: &mut watch::Receiver<super::source::Want
 async fn fetch(shared: &Shared) -> News {
     let fetch = 1 + shared.begun.fetch_add(1, Ordering::AcqRel);
     let before = shared.news.borrow().failures;
-    let fetched = match timeout(LONGEST_FETCH, shared.provider.provide_credentials()).await {
-        Ok(Ok(keys)) => checked(keys, shared),
-        Ok(Err(error)) => Err(problem(&error)),
-        Err(_) => Err(Problem {
-            text: format!("{} took longer than {LONGEST_FETCH:?}", shared.asked.get()).into(),
-            lasting: false,
-        }),
+    let provider = shared.provider.clone();
+    // In a task of its own: one that panics is a failure like others, and this goes on.
+    let keys = tokio::spawn(async move { provider.provide_credentials().await });
+    let passing = |what: String| Problem {
+        text: format!("{} {what}", shared.asked.get()).into(),
+        lasting: false,
+    };
+    let fetched = match timeout(LONGEST_FETCH, AbortOnDropHandle::new(keys)).await {
+        Ok(Ok(Ok(keys))) => checked(keys, shared),
+        Ok(Ok(Err(error))) => Err(problem(&error)),
+        Ok(Err(_)) => Err(passing("panicked".to_owned())),
+        Err(_) => Err(passing(format!("took longer than {LONGEST_FETCH:?}"))),
     };
     let ended = Some(Instant::now());
     match fetched {

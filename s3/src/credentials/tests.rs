@@ -5,7 +5,7 @@ pub(crate) mod provider;
 use std::thread;
 use std::time::Instant;
 
-use self::provider::Step::{Broken, Hangs, Keys, KeysFor, NotThere};
+use self::provider::Step::{Broken, Hangs, Keys, KeysFor, NotThere, Panics};
 use self::provider::{Script, Step};
 use super::*;
 
@@ -166,6 +166,9 @@ fn a_source_that_has_nothing_is_believed_at_once_and_one_that_fails_is_tried_aga
     let (source, script) = self::source([Broken, Broken, Keys("a")]);
     assert_eq!(id(&keys(&source, PATIENCE).unwrap()), "a");
     assert_eq!(script.fetches(), 3);
+
+    let (source, _) = self::source([Panics, Keys("a")]);
+    assert_eq!(id(&keys(&source, PATIENCE).unwrap()), "a");
 
     let (source, script) = self::source([Broken, Broken, Broken, Hangs]);
     assert_eq!(keys(&source, PATIENCE).unwrap_err(), "429: too many ask");

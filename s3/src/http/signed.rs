@@ -196,7 +196,7 @@ impl Client {
             return false;
         };
         let credentials = upstream.credentials();
-        if !credentials.are_fetched() {
+        if !credentials.is_fetched() {
             return false;
         }
         let suspect = match refusal {

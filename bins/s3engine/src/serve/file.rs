@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use serde::Deserialize;
 
 use crate::config::{
-    AdaptiveChoice, Addressing, ChecksumChoice, FabricChoice, LogFormat, PlacementChoice, Settings,
+    AdaptiveChoice, Addressing, ChecksumChoice, CredentialsChoice, FabricChoice, LogFormat,
+    PlacementChoice, Settings,
 };
 use crate::network::{ProxyChoice, RedirectHosts};
 use crate::serve::account::Account;
@@ -57,6 +58,8 @@ pub(crate) struct EndpointTable {
     pub(crate) source: Option<IpAddr>,
     pub(crate) interface: Option<String>,
     pub(crate) anonymous: Option<bool>,
+    pub(crate) credentials: Option<CredentialsChoice>,
+    pub(crate) profile: Option<String>,
     pub(crate) access_key_env: Option<String>,
     pub(crate) secret_key_env: Option<String>,
     pub(crate) session_token_env: Option<String>,

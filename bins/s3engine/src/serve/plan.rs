@@ -1,5 +1,6 @@
 //! From flags, environment and file to what is served, to whom, and with how much. Nothing is started here.
 
+use std::collections::HashMap;
 use std::env::VarError;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -176,13 +177,14 @@ fn endpoints(args: &ServeArgs, settings: &Settings, file: &File) -> Result<Vec<S
         }
     };
     let mut endpoints = Vec::with_capacity(file.endpoint.len());
+    let mut chains = HashMap::new();
     for (name, table) in &file.endpoint {
         let key = format!("endpoint.{name}");
         let told = |problem: String| in_file.error(&key, problem);
         endpoints.push(Served {
             name: name.clone(),
             endpoint: endpoint(table, settings).map_err(told)?,
-            credentials: credentials(table, settings).map_err(told)?,
+            credentials: credentials(table, settings, &mut chains).map_err(told)?,
             network: network(table, settings).map_err(told)?,
         });
     }
@@ -222,28 +224,48 @@ fn network(table: &EndpointTable, settings: &Settings) -> Result<Network, String
     network.map_err(|error| error.to_string())
 }
 
-/// From the variables that the table names; else from the usual ones.
-fn credentials(table: &EndpointTable, settings: &Settings) -> Result<Credentials, String> {
+/// Sources of keys by their profile: endpoints that have one in common fetch its keys once.
+type Chains = HashMap<Option<String>, Credentials>;
+
+/// From the variables that the table names, or from the source that it names; else from the usual one.
+fn credentials(
+    table: &EndpointTable,
+    settings: &Settings,
+    chains: &mut Chains,
+) -> Result<Credentials, String> {
     let access = value_of("access_key_env", &table.access_key_env)?;
     let secret = value_of("secret_key_env", &table.secret_key_env)?;
     let token = value_of("session_token_env", &table.session_token_env)?;
     let named = access.is_some() || secret.is_some() || token.is_some();
+    let own = Settings {
+        anonymous: table.anonymous,
+        credentials: table.credentials,
+        profile: table.profile.clone(),
+        ..Settings::default()
+    };
+    let says = own != Settings::default();
+    if named && (own.credentials.is_some() || own.profile.is_some()) {
+        return Err("keys are named, and so is another source of them".to_owned());
+    }
     match (access, secret, table.anonymous) {
         (_, _, Some(true)) if named => Err("it is anonymous, and keys are named".to_owned()),
-        (_, _, Some(true)) => Ok(Credentials::anonymous()),
         (Some(access), Some(secret), _) => {
             let refused = |_| "a key holds a character that cannot be sent, such as a line end";
             Ok(Credentials::new(access, secret, token).map_err(refused)?)
         }
         _ if named => Err("access_key_env and secret_key_env go together".to_owned()),
-        (_, _, Some(false)) => usual(&Settings::default()),
-        (_, _, None) => usual(settings),
+        _ if says => of_source(&own, chains),
+        _ => of_source(settings, chains),
     }
 }
 
-fn usual(settings: &Settings) -> Result<Credentials, String> {
-    let credentials = settings.credentials();
-    credentials.map_err(|error| error.to_string())
+fn of_source(settings: &Settings, chains: &mut Chains) -> Result<Credentials, String> {
+    let credentials = settings.credentials().map_err(|error| error.to_string())?;
+    if !credentials.is_fetched() {
+        return Ok(credentials);
+    }
+    let one = chains.entry(settings.profile.clone());
+    Ok(one.or_insert(credentials).clone())
 }
 
 /// The value of the variable that a key names, if it names one. It is never shown.
@@ -428,6 +450,14 @@ mod tests {
                 "go together",
             ),
             (
+                "url = \"http://h\"\nanonymous = true\nprofile = \"p\"",
+                "say different things",
+            ),
+            (
+                "url = \"http://h\"\naccess_key_env = \"PATH\"\nsecret_key_env = \"PATH\"\nprofile = \"p\"",
+                "another source",
+            ),
+            (
                 "url = \"http://h\"\naccess_key_env = \"NO_SUCH_VARIABLE\"",
                 "NO_SUCH_VARIABLE",
             ),
@@ -437,6 +467,21 @@ mod tests {
             assert!(error.contains(word), "{error}");
             let value = std::env::var("PATH").unwrap();
             assert!(!error.contains(&value), "{error}");
+        }
+    }
+
+    #[test]
+    fn r42_endpoints_of_one_profile_fetch_its_keys_once() {
+        let table = |profile: &str| {
+            let text = format!("url = \"http://h\"\nprofile = \"{profile}\"");
+            toml::from_str::<EndpointTable>(&text).unwrap()
+        };
+        let mut chains = Chains::new();
+        for (profile, sources) in [("a", 1), ("b", 2), ("a", 2)] {
+            let settings = Settings::default();
+            let credentials = credentials(&table(profile), &settings, &mut chains).unwrap();
+            assert!(credentials.is_fetched());
+            assert_eq!(chains.len(), sources);
         }
     }
 }

@@ -28,9 +28,10 @@ pub(crate) fn text(plan: &Plan, engine: &Engine, metrics: Option<SocketAddr>) ->
             0 if plan.endpoints.len() > 1 => ", the default",
             _ => "",
         };
-        let signed = match served.credentials.is_anonymous() {
-            true => "anonymous",
-            false => "signed",
+        let signed = match &served.credentials {
+            nobody if nobody.is_anonymous() => "anonymous",
+            fetched if fetched.is_fetched() => "signed with fetched keys",
+            _ => "signed",
         };
         let (name, endpoint) = (&served.name, &served.endpoint);
         line("endpoint", format!("{name}{default}: {endpoint}, {signed}"));

@@ -78,10 +78,11 @@ fn loopback_folder(folder: &Path) -> PathBuf {
     folder.join("fabric")
 }
 
-/// The binary with an empty environment.
+/// The binary with an environment that says no more than not to look for keys outside this host.
 pub fn bare(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_s3engine"));
     command.args(args).env_clear().stdin(Stdio::null());
+    command.env("AWS_EC2_METADATA_DISABLED", "true");
     command
 }
 

@@ -25,6 +25,8 @@ pub enum Step {
     NotThere,
     /// No keys this time.
     Broken,
+    /// Nothing: it is broken itself.
+    Panics,
     /// Nothing, for ever.
     Hangs,
 }
@@ -80,6 +82,7 @@ impl Script {
             }
             Step::NotThere => Err(CredentialsError::not_loaded("nothing is configured")),
             Step::Broken => Err(CredentialsError::provider_error("429: too many ask")),
+            Step::Panics => panic!("as the script says"),
             Step::Hangs => std::future::pending().await,
         }
     }
