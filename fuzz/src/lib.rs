@@ -6,24 +6,31 @@
 //! A target says whether its input was accepted, so that seeds cannot rot.
 #![forbid(unsafe_code)]
 
+mod checksums;
+mod chunks;
 mod content_range;
 mod endpoint;
 mod error_body;
+mod etag;
 mod fields;
 mod http_answer;
 mod list;
 mod reply;
 mod token;
 
+pub use checksums::checksums;
+pub use chunks::chunks;
 pub use content_range::content_range;
 pub use endpoint::endpoint;
 pub use error_body::error_body;
+pub use etag::etag;
 pub use http_answer::http_answer;
 pub use list::list;
 pub use reply::reply;
 pub use s3engine::fuzz::{fuzz_completion as completion, fuzz_requests as service_requests};
 pub use s3engine_s3::fabric::loopback::fuzz_message as loopback_message;
 pub use s3engine_s3::http::fuzz_response as http_response;
+pub use s3engine_s3::network::fuzz_redirect as redirect;
 pub use s3sim::fuzz::{fuzz_faults as faults, fuzz_request as http_request};
 pub use token::token;
 

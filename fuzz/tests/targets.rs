@@ -143,10 +143,13 @@ macro_rules! targets {
 }
 
 targets! {
+    checksums
+    chunks
     completion
     content_range
     endpoint
     error_body
+    etag
     faults
     http_answer
     http_request
@@ -154,6 +157,7 @@ targets! {
     key
     list
     loopback_message
+    redirect
     reply
     service_requests
     sqe

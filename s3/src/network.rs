@@ -3,6 +3,8 @@
 use std::net::IpAddr;
 
 pub use crate::proxy::{Proxies, ProxyError};
+#[doc(hidden)]
+pub use crate::redirect::fuzz_redirect;
 pub use crate::redirect::{NoHost, TrustedHost};
 pub use crate::tls::{TlsError, TlsOptions};
 

@@ -4,6 +4,8 @@
 //! host. A `Location` is followed as it is, but what is secret stays with the endpoint's own hosts and those that the
 //! configuration trusts, and nothing is asked of addresses near this host that the endpoint does not have itself.
 
+mod fuzz;
+
 use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr;
 
@@ -14,6 +16,8 @@ use url::{Host, Position, Url};
 use crate::endpoint::{Origin, check_region};
 use crate::http::ErrorBody;
 use crate::object::text;
+
+pub use fuzz::fuzz_redirect;
 
 /// The header with the region of a bucket.
 pub(crate) const BUCKET_REGION: HeaderName = HeaderName::from_static("x-amz-bucket-region");

@@ -1,6 +1,6 @@
 //! What holds of every completion, whatever the transport, the fault and the policy.
 
-use s3engine::{Buffer, Completion, Flags, Memory, Path, Policy, Reason};
+use s3engine::{Buffer, Completion, Flags, Memory, Path, Policy, Reason, Verified};
 
 /// How a GET can end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,7 +105,8 @@ fn check_flags(completion: &Completion, policy: Policy, end: End) {
         let on_device = matches!(memory, Some(Memory::Cuda(_)));
         let staged = on_device && completion.bytes_by_path().http > 0;
         assert_eq!(has(Flags::STAGED), staged, "{completion:?}");
-        let unseen = completion.bytes_by_path().rdma > 0;
+        let shown = matches!(completion.verified(), Verified::Verified(_));
+        let unseen = completion.bytes_by_path().rdma > 0 && !shown;
         assert_eq!(has(Flags::NOT_VERIFIED), unseen, "{completion:?}");
     }
     let buffer = completion.buffer();

@@ -52,14 +52,25 @@ impl Rig {
         shape: impl FnOnce(EngineBuilder, &Path) -> EngineBuilder,
         versioned: bool,
     ) -> Self {
+        let options = SimOptions {
+            versioned,
+            faults: rules.into_iter().collect(),
+            ..SimOptions::default()
+        };
+        Self::of(options, shape)
+    }
+
+    /// With a server of any kind: two threads of it, in a folder that nobody else knows.
+    pub fn of(
+        options: SimOptions,
+        shape: impl FnOnce(EngineBuilder, &Path) -> EngineBuilder,
+    ) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let fabric = folder.path().join("loopback");
         let options = SimOptions {
             threads: 2,
-            versioned,
             loopback_folder: Some(fabric.clone()),
-            faults: rules.into_iter().collect(),
-            ..SimOptions::default()
+            ..options
         };
         let sim = Sim::start(options).expect("the simulator starts");
         let builder = quick_builder(&sim.url())

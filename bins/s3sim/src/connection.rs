@@ -149,7 +149,6 @@ async fn deliver(stream: &TcpStream, answer: &mut Answer) -> io::Result<After> {
     if let Some(End { reset, .. }) = end {
         return Ok(after_end(reset));
     }
-    send_all(stream, &answer.delivery.after, &[]).await?;
     Ok(if answer.close {
         After::Close
     } else {
@@ -175,7 +174,14 @@ async fn send(stream: &TcpStream, answer: &mut Answer) -> io::Result<()> {
         }
         let stop = piece_end;
         answer.pace.pass(stop - at).await;
+        let after = &answer.delivery.after;
         match &answer.body {
+            // In one go, so that who has all of the answer finds them there.
+            body if stop == limit && !after.is_empty() => {
+                let mut bytes = load(body, at, stop - at).await?;
+                bytes.extend_from_slice(after);
+                send_all(stream, &head, &bytes).await?;
+            }
             body if answer.delivery.flip == Some(at) && stop > at => {
                 let mut byte = load(body, at, stop - at).await?;
                 byte[0] ^= 1;

@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use s3engine::{Engine, Get, ListQuery, Policy, PoolOptions};
 use s3engine_tests::{assert_invariants, block_on, credentials, keys_and_prefixes, quick_builder};
 
@@ -23,17 +24,16 @@ server.stop()
 ";
 
 /// A server with one bucket.
-struct Moto {
+pub struct Moto {
     process: Child,
     port: u16,
 }
 
 impl Moto {
-    /// `None`, and a line that says so, where it is not installed.
-    fn start() -> Option<Self> {
+    /// `None` where it is not installed.
+    pub fn start() -> Option<Self> {
         let import = python("import moto.server").stderr(Stdio::null()).status();
         if !import.is_ok_and(|status| status.success()) {
-            println!("skipped: moto is not installed");
             return None;
         }
         let mut process = python(SERVE)
@@ -82,6 +82,33 @@ impl Moto {
     }
 }
 
+impl super::Server for Moto {
+    fn name(&self) -> &str {
+        "moto"
+    }
+
+    fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+
+    fn key_pair(&self) -> (&str, &str) {
+        ("reader", "secret")
+    }
+
+    fn bucket(&self) -> &str {
+        BUCKET
+    }
+
+    fn keep(&self, key: &str, bytes: &[u8]) {
+        const PATH: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/');
+        self.put(&format!("/{}", utf8_percent_encode(key, PATH)), bytes);
+    }
+
+    fn refuses(&self, key: &str) -> Option<&'static str> {
+        key.contains('\n').then_some("its routes end with a line")
+    }
+}
+
 impl Drop for Moto {
     fn drop(&mut self) {
         drop(self.process.stdin.take());
@@ -109,7 +136,9 @@ fn pattern(len: usize) -> Vec<u8> {
 
 #[test]
 fn objects_come_whole_ranged_and_in_parts() {
-    let Some(moto) = Moto::start() else { return };
+    let Some(moto) = Moto::start() else {
+        return println!("skipped: moto is not installed");
+    };
     let engine = moto.engine();
     let bytes = pattern((5 << 20) + 12_345);
     moto.put("/large", &bytes);
@@ -130,7 +159,9 @@ fn objects_come_whole_ranged_and_in_parts() {
 
 #[test]
 fn odd_keys_are_read_and_listed_as_they_are() {
-    let Some(moto) = Moto::start() else { return };
+    let Some(moto) = Moto::start() else {
+        return println!("skipped: moto is not installed");
+    };
     let engine = moto.engine();
     let mut keys = [
         ("a space", "a%20space"),
@@ -157,7 +188,9 @@ fn odd_keys_are_read_and_listed_as_they_are() {
 
 #[test]
 fn a_list_comes_in_pages_by_prefix_and_delimiter() {
-    let Some(moto) = Moto::start() else { return };
+    let Some(moto) = Moto::start() else {
+        return println!("skipped: moto is not installed");
+    };
     let engine = moto.engine();
     let expected: Vec<_> = (0..25).map(|i| format!("set/{i:03}")).collect();
     for key in &expected {

@@ -52,7 +52,7 @@ impl S3Access for Gate {
 }
 
 /// The server, on a thread of its own.
-struct Server {
+pub struct Files {
     url: String,
     keys: Arc<Mutex<Vec<String>>>,
     folder: TempDir,
@@ -60,8 +60,8 @@ struct Server {
     thread: Option<JoinHandle<()>>,
 }
 
-impl Server {
-    fn start() -> Self {
+impl Files {
+    pub fn start() -> Self {
         Self::watched(|_| Box::new(|_, _| {}))
     }
 
@@ -123,7 +123,38 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl super::Server for Files {
+    fn name(&self) -> &str {
+        "s3s-fs"
+    }
+
+    fn url(&self) -> String {
+        self.url.clone()
+    }
+
+    fn key_pair(&self) -> (&str, &str) {
+        (ACCESS_KEY, SECRET_KEY)
+    }
+
+    fn bucket(&self) -> &str {
+        BUCKET
+    }
+
+    fn keep(&self, key: &str, bytes: &[u8]) {
+        self.put(key, bytes);
+    }
+
+    fn refuses(&self, key: &str) -> Option<&'static str> {
+        if key.split('/').any(|part| matches!(part, "" | "." | "..")) {
+            return Some("no file is called so");
+        }
+        // It says that it encodes names in lists, and does not.
+        key.contains(['+', '%'])
+            .then_some("it would be listed as another")
+    }
+}
+
+impl Drop for Files {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
@@ -195,7 +226,7 @@ fn sources(folder: &FilePath, prefix: &str, found: &mut Vec<(String, PathBuf)>) 
 
 #[test]
 fn every_source_file_of_this_project_comes_through_a_queue_byte_for_byte() {
-    let server = Server::start();
+    let server = Files::start();
     let mut files = Vec::new();
     let root = FilePath::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     sources(root, "project/", &mut files);
@@ -223,7 +254,7 @@ fn every_source_file_of_this_project_comes_through_a_queue_byte_for_byte() {
 
 #[test]
 fn an_object_of_many_parts_is_whole() {
-    let server = Server::start();
+    let server = Files::start();
     let bytes = random_bytes((20 << 20) + 12_345, 1);
     server.put("large.bin", &bytes);
     let engine = server.engine();
@@ -239,7 +270,7 @@ fn an_object_of_many_parts_is_whole() {
 
 #[test]
 fn ranges_are_exact_and_end_with_the_object() {
-    let server = Server::start();
+    let server = Files::start();
     let bytes = random_bytes(2_500_000, 2);
     server.put("ranged.bin", &bytes);
     let engine = server.engine();
@@ -273,7 +304,7 @@ fn ranges_are_exact_and_end_with_the_object() {
 
 #[test]
 fn an_empty_object_is_empty_and_no_error() {
-    let server = Server::start();
+    let server = Files::start();
     server.put("empty", b"");
     let engine = server.engine();
     let completion = block_on(engine.get(Get::new(BUCKET, "empty")));
@@ -295,7 +326,7 @@ fn an_empty_object_is_empty_and_no_error() {
 
 #[test]
 fn odd_keys_reach_the_server_as_they_are() {
-    let server = Server::start();
+    let server = Files::start();
     let engine = server.engine();
     let keys = [
         "a space",
@@ -331,7 +362,7 @@ fn odd_keys_reach_the_server_as_they_are() {
 
 #[test]
 fn empty_components_of_a_key_are_kept() {
-    let server = Server::start();
+    let server = Files::start();
     let engine = server.engine();
     // A file system has no empty names: this server keeps `a//b` where it keeps `a/b`. That the key was
     // signed, sent and understood with both slashes is seen at its gate.
@@ -350,7 +381,7 @@ fn empty_components_of_a_key_are_kept() {
 
 #[test]
 fn names_are_listed_in_pages_by_prefix_and_delimiter() {
-    let server = Server::start();
+    let server = Files::start();
     let mut files = Vec::new();
     let root = FilePath::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     sources(root, "project/", &mut files);
@@ -393,7 +424,7 @@ fn names_are_listed_in_pages_by_prefix_and_delimiter() {
 
 #[test]
 fn a_missing_object_and_a_missing_bucket_are_not_found() {
-    let server = Server::start();
+    let server = Files::start();
     let engine = server.engine();
     let buffer = || {
         engine
@@ -426,7 +457,7 @@ fn a_missing_object_and_a_missing_bucket_are_not_found() {
 
 #[test]
 fn a_wrong_secret_and_no_signature_are_refused() {
-    let server = Server::start();
+    let server = Files::start();
     server.put("object", b"secret");
     let engine = server.engine_with("another secret", 1 << 20);
     let refused = fail(&engine, Get::new(BUCKET, "object").range(0, 6));
@@ -449,7 +480,7 @@ fn a_wrong_secret_and_no_signature_are_refused() {
 
 #[test]
 fn an_object_larger_than_the_buffer_is_refused_with_its_size() {
-    let server = Server::start();
+    let server = Files::start();
     server.put("object", &random_bytes(100_000, 3));
     server.put("parts", &random_bytes(3_000_000, 3));
     let engine = server.engine();
@@ -466,7 +497,7 @@ fn an_object_larger_than_the_buffer_is_refused_with_its_size() {
 #[test]
 fn an_object_that_changes_between_its_parts_is_never_mixed() {
     let after = random_bytes(3_000_000, 5);
-    let server = Server::watched(|bucket| {
+    let server = Files::watched(|bucket| {
         let path = bucket.join("object");
         // HEAD is request 0.
         Box::new(move |nth, _| {
@@ -484,7 +515,7 @@ fn an_object_that_changes_between_its_parts_is_never_mixed() {
 
 #[test]
 fn a_server_that_knows_no_rdma_is_a_fallback_that_says_so() {
-    let server = Server::start();
+    let server = Files::start();
     let bytes = random_bytes(3_000_000, 6);
     server.put("object", &bytes);
     let folder = tempfile::tempdir().unwrap();
