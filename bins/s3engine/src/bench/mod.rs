@@ -29,7 +29,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::{Args, Subcommand};
-use s3engine::{Engine, Limits, Memory, Policy};
+use s3engine::{Concurrency, Engine, Limits, Memory, Policy};
 use s3sim::content;
 
 use crate::bench::floor::Floor;
@@ -394,7 +394,7 @@ impl Bench<'_> {
                 self.server.threads
             );
         }
-        text
+        text + &self.engine.concurrency().map_or(String::new(), narrowed)
     }
 
     /// Tells people: on stdout, or on stderr where JSON goes to stdout.
@@ -405,6 +405,23 @@ impl Bench<'_> {
         };
         out.say(text)
     }
+}
+
+/// That the endpoint did not always get as many requests as it might, where that is so.
+fn narrowed(window: Concurrency) -> String {
+    if window.shrinks() == 0 {
+        return String::new();
+    }
+    format!(
+        "requests at once became fewer {} times (slow-down {}, timeout {}, lost {}, latency {}): {} of {} at the end\n",
+        window.shrinks(),
+        window.slow_downs,
+        window.timeouts,
+        window.losses,
+        window.latencies,
+        window.requests,
+        window.ceiling
+    )
 }
 
 /// The first error of the first run that had any, and how many there were in all.
