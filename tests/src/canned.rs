@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
 /// Answers every request on every connection with `answer`, as long as the process lives. Returns the URL.
@@ -24,7 +25,20 @@ pub fn echoing_server() -> String {
     })
 }
 
-fn answering_server(answer: impl Fn(&str) -> String + Clone + Send + 'static) -> String {
+/// The same, and hands on the requests that come.
+pub fn recording_server(answer: impl Into<String>) -> (String, Receiver<String>) {
+    let answer: String = answer.into();
+    let (sender, requests) = channel();
+    let url = answering_server(move |request| {
+        // Nobody may listen any more.
+        let _ = sender.send(request.to_owned());
+        answer.clone()
+    });
+    (url, requests)
+}
+
+/// Answers every request as `answer` says. Returns the URL.
+pub fn answering_server(answer: impl Fn(&str) -> String + Clone + Send + 'static) -> String {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     let address = listener.local_addr().expect("its address");
     thread::spawn(move || {

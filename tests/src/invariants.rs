@@ -1,6 +1,6 @@
 //! What holds of every completion, whatever the transport, the fault and the policy.
 
-use s3engine::{Buffer, Completion, Flags, Memory, Path, Policy, Reason, Verified};
+use s3engine::{Buffer, Completion, Flags, Memory, Path, Policy, Reason, Unverified, Verified};
 
 /// How a GET can end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,6 +108,10 @@ fn check_flags(completion: &Completion, policy: Policy, end: End) {
         let shown = matches!(completion.verified(), Verified::Verified(_));
         let unseen = completion.bytes_by_path().rdma > 0 && !shown;
         assert_eq!(has(Flags::NOT_VERIFIED), unseen, "{completion:?}");
+    }
+    if matches!(end, End::Failure | End::News) {
+        let nothing = Verified::NotVerified(Unverified::Nothing);
+        assert_eq!(completion.verified(), nothing, "{completion:?}");
     }
     let buffer = completion.buffer();
     let on_device = buffer.is_some_and(|buffer| buffer.memory() != Memory::Host);

@@ -7,6 +7,7 @@
 //! - `reasons`: each path and each reason, under each policy.
 //! - `late_writes`: servers that answer late, never, or write when nobody waits any more.
 //! - `parts`: GETs of several requests.
+//! - `checksums`, `options`: what else is asked for with an object, and sizes and tags at the edge.
 //! - `queue`: submission, completion, cancelling.
 //! - `opened`: objects that are opened once and read many times.
 //! - `listing`: names, page by page.
@@ -41,7 +42,7 @@ mod verb;
 mod watch;
 
 pub use any_faults::any_faults_under_any_policy;
-pub use canned::{canned_server, echoing_server};
+pub use canned::{answering_server, canned_server, echoing_server, recording_server};
 pub use failing_fabric::{FailingFabric, Failure};
 pub use footprint::Footprint;
 pub use holds::assert_holds;
