@@ -5,6 +5,9 @@ use std::time::{Duration, SystemTime};
 
 /// Servers refuse what was signed 15 minutes from their time, some of them sooner.
 const TOO_FAR: i64 = 5 * 60;
+/// A server that is further away lies, or this host's clock was never set. Who could choose any time at all would be
+/// given signatures that hold then.
+const MOST: i64 = 7 * 24 * 3600;
 /// Dates have whole seconds and take time to arrive: less than this is no difference.
 const NEAR: i64 = 60;
 
@@ -36,6 +39,9 @@ impl Clock {
             return far(self.ahead(), ahead) > NEAR;
         };
         let found = difference(date, now);
+        if found.saturating_abs() > MOST {
+            return false;
+        }
         let was_too_far = far(found, ahead) > if said { NEAR } else { TOO_FAR };
         if was_too_far {
             self.set(found, "the server refused the time of a signature");
@@ -46,6 +52,9 @@ impl Clock {
     /// Learns from the date of any answer while the two clocks are thought to differ: either may be put right.
     pub(crate) fn learn(&self, date: SystemTime, now: SystemTime) {
         let found = difference(date, now);
+        if found.saturating_abs() > MOST {
+            return;
+        }
         if far(found, self.ahead()) > NEAR || found.saturating_abs() <= NEAR {
             self.set(found, "a clock has been set");
         }
@@ -152,14 +161,16 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_date_is_too_wild(date: i32, now: i32, ahead: i64) {
+        fn no_date_is_too_wild(date in prop_oneof![any::<i32>(), -1_000_000..1_000_000_i32], now in -1000..1000_i32, ahead: i64) {
             let clock = Clock::default();
             let ahead = ahead.clamp(-(1 << 40), 1 << 40);
             clock.learn_from_refusal(ahead, true, Some(at(date.into())), at(now.into()));
             clock.learn(at(date.into()), at(now.into()));
             let found = i64::from(date) - i64::from(now);
             let known = clock.ahead();
-            prop_assert!((known - found).abs() <= NEAR, "{known} of {found}");
+            // What is further away than any honest server's is not followed.
+            let followed = if found.abs() > MOST { 0 } else { found };
+            prop_assert!((known - followed).abs() <= NEAR, "{known} of {found}");
             shifted(at(now.into()), ahead);
         }
     }

@@ -296,6 +296,11 @@ impl Error {
         if !facts.endpoint.is_empty() {
             write!(f, " at {}", Printable(&facts.endpoint))?;
         }
+        if let ErrorKind::Redirect { .. } = facts.kind
+            && let Some(why) = self.source()
+        {
+            write!(f, ", {}", Printable(&why.to_string()))?;
+        }
         if let ErrorKind::Deadline | ErrorKind::Cancelled = facts.kind
             && let Some(last) = self.source()
         {

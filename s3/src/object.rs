@@ -23,6 +23,12 @@ impl ETag {
         ETag(text.into())
     }
 
+    /// What an answer says, unless it says nothing: an empty tag would be that of every object, and `*` means any.
+    fn of_answer(text: &str) -> Option<ETag> {
+        let is_said = !matches!(text.trim(), "" | "*" | "\"\"" | "W/\"\"" | "\"*\"");
+        is_said.then(|| ETag::new(text))
+    }
+
     /// The text as received.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -60,7 +66,7 @@ impl ObjectInfo {
     /// Reads the headers of an answer with this status.
     pub fn from_headers(status: StatusCode, headers: &HeaderMap) -> ObjectInfo {
         ObjectInfo {
-            etag: text(headers, &ETAG).map(ETag::new),
+            etag: text(headers, &ETAG).and_then(ETag::of_answer),
             version_id: text(headers, &VERSION_ID).map(str::to_owned),
             size: whole_size(status, headers),
             last_modified: text(headers, &LAST_MODIFIED)
@@ -182,6 +188,15 @@ mod tests {
         );
         let whole = ObjectInfo::from_headers(StatusCode::OK, &headers);
         assert_eq!(whole.size, Some(10));
+    }
+
+    #[test]
+    fn a_tag_that_says_nothing_is_none() {
+        for nothing in ["\"\"", "*", "W/\"\"", "\"*\"", " "] {
+            let headers = headers(&[("content-length", "10"), ("etag", nothing)]);
+            let info = ObjectInfo::from_headers(StatusCode::OK, &headers);
+            assert_eq!(info.etag, None, "{nothing:?}");
+        }
     }
 
     #[test]

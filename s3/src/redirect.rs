@@ -160,9 +160,19 @@ pub(crate) fn may_be_at(address: IpAddr, own: &[IpAddr]) -> bool {
         .all(|near| !near(address) || is_there(near))
 }
 
-/// An IPv4 address in an IPv6 one is that address.
+/// An IPv4 address in an IPv6 one is that address: mapped, compatible, or behind NAT64 (64:ff9b::/96).
 fn canonical(address: IpAddr) -> IpAddr {
-    address.to_canonical()
+    let IpAddr::V6(v6) = address else {
+        return address;
+    };
+    match v6.segments() {
+        [0, 0, 0, 0, 0, 0, 0, 0 | 1] => address,
+        [0, 0, 0, 0, 0, 0 | 0xffff, ..] | [0x64, 0xff9b, 0, 0, 0, 0, ..] => {
+            let [.., a, b, c, d] = v6.octets();
+            IpAddr::from([a, b, c, d])
+        }
+        _ => address,
+    }
 }
 
 fn is_loopback(address: IpAddr) -> bool {
@@ -340,6 +350,9 @@ mod tests {
             "127.9.9.9",
             "::1",
             "::ffff:127.0.0.1",
+            "::127.0.0.1",
+            "64:ff9b::127.0.0.1",
+            "64:ff9b::a9fe:a9fe",
             "169.254.169.254",
             "::ffff:169.254.169.254",
             "fe80::1",

@@ -209,6 +209,10 @@ fn explain_certificate(problem: &CertificateError, host: &str) -> String {
              (AWS_CA_BUNDLE)"
                 .to_owned()
         }
+        CertificateError::Other(other) if format!("{other:?}").contains("CaUsedAsEndEntity") => {
+            "the server shows the certificate of a CA as its own; it needs one that the CA has signed, without CA:TRUE"
+                .to_owned()
+        }
         other => format!("the certificate is refused: {other}"),
     }
 }

@@ -53,7 +53,7 @@ pub(crate) struct Settings {
     pub(crate) client_key: Option<PathBuf>,
 
     /// Proxy for all requests, or none [S3ENGINE_PROXY; default: as https_proxy, http_proxy and no_proxy say]
-    #[arg(long, value_name = "URL|off")]
+    #[arg(long, value_name = "URL|off", value_parser = ProxyChoice::taken)]
     pub(crate) proxy: Option<ProxyChoice>,
 
     /// Hosts besides the endpoint's own to which redirects may take signatures and tokens: names, addresses or *.name,

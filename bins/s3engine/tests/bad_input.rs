@@ -19,8 +19,7 @@ fn a_wrong_url_is_a_matter_of_configuration() {
     let world = World::new();
     for (url, word) in [
         ("127.0.0.1:9000", "write http://127.0.0.1:9000"),
-        ("https://host", "TLS"),
-        ("http://host/path", "holds a path"),
+        ("http://host/path?query", "holds a query"),
         ("http://", "no host"),
         ("ftp://host", "scheme"),
     ] {

@@ -234,6 +234,11 @@ impl Connected {
         if has_options && connection.version() < OPTIONS_VERSION {
             return Err(self.error(operation, named, wire::no_options()));
         }
+        // Of the same version; an older service would end the session.
+        if matches!(ask, Ask::Outstanding) && connection.version() < OPTIONS_VERSION {
+            let text = "it is of an older version, which cannot tell".to_owned();
+            return Err(self.error(operation, named, ErrorKind::Service(text)));
+        }
         match connection.ask(ask).await {
             Ok((said, _)) => Ok(said),
             Err(Failure::Request(record)) => Err(record.error()),

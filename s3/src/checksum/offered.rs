@@ -1,10 +1,12 @@
 //! What the headers of an answer say of an object's checksum.
 
+use http::header::CONTENT_RANGE;
 use http::{HeaderMap, HeaderName, StatusCode};
 use serde::{Deserialize, Serialize};
 
 use super::{Algorithm, Checksum};
 use crate::object::text;
+use crate::reply::REPLY_HEADER;
 
 const TYPE: HeaderName = HeaderName::from_static("x-amz-checksum-type");
 
@@ -25,10 +27,14 @@ impl Offered {
     /// A value is of the whole object also where the answer carries a range of it. But only if its type says so:
     /// servers that send none leave the `-N`, by which a composite one is told, away in answers to ranges.
     pub fn of(status: StatusCode, headers: &HeaderMap) -> Option<Offered> {
+        // By a fabric, ranges may be answered with any status of success.
+        let may_be_ranged = status != StatusCode::OK
+            || headers.contains_key(CONTENT_RANGE)
+            || headers.contains_key(REPLY_HEADER);
         let kind = text(headers, &TYPE).map(str::trim);
         let all = Algorithm::ALL.iter().filter_map(|algorithm| {
             let value = text(headers, &header(*algorithm))?;
-            Some(one(*algorithm, value, kind, status))
+            Some(one(*algorithm, value, kind, may_be_ranged))
         });
         all.reduce(|best, next| match best {
             Offered::Whole(_) => best,
@@ -45,13 +51,13 @@ impl Offered {
     }
 }
 
-fn one(algorithm: Algorithm, value: &str, kind: Option<&str>, status: StatusCode) -> Offered {
+fn one(algorithm: Algorithm, value: &str, kind: Option<&str>, may_be_ranged: bool) -> Offered {
     let whole = kind.is_some_and(|kind| kind.eq_ignore_ascii_case("FULL_OBJECT"));
     // Base64 has no `-`.
     if value.contains('-') || kind.is_some_and(|kind| kind.eq_ignore_ascii_case("COMPOSITE")) {
         return Offered::Composite;
     }
-    let known = whole || (kind.is_none() && status == StatusCode::OK);
+    let known = whole || (kind.is_none() && !may_be_ranged);
     match Checksum::from_base64(algorithm, value).filter(|_| known) {
         Some(checksum) => Offered::Whole(checksum),
         None => Offered::Unclear,
@@ -112,6 +118,14 @@ mod tests {
         assert_eq!(offered(206, &[(name, CRC), full]), crc());
         // A server that strips the suffix of a composite value where a range was asked for.
         assert_eq!(offered(206, &[(name, CRC)]), Some(Offered::Unclear));
+        // Or one that has moved a range by a fabric, and says 200.
+        for header in [
+            ("content-range", "bytes 0-4/9"),
+            ("x-amz-rdma-reply", "206"),
+        ] {
+            assert_eq!(offered(200, &[(name, CRC), header]), Some(Offered::Unclear));
+            assert_eq!(offered(200, &[(name, CRC), full, header]), crc());
+        }
     }
 
     #[test]

@@ -103,7 +103,10 @@ impl Tally {
             return not(Unverified::Off);
         }
         if !whole {
-            return not(Unverified::Range);
+            return not(match len {
+                0 => Unverified::Nothing,
+                _ => Unverified::Range,
+            });
         }
         let expected = match self.offered {
             None | Some(Offered::Composite | Offered::Unclear) if len == 0 => {
@@ -211,6 +214,8 @@ mod tests {
         assert_eq!(fine.judge(Mode::Off, (0, 3), true), not(Unverified::Off));
         let range = fine.judge(Mode::Required, (0, 3), false);
         assert_eq!(range, not(Unverified::Range));
+        let of_nothing = fine.judge(Mode::Required, (9, 0), false);
+        assert_eq!(of_nothing, not(Unverified::Nothing));
     }
 
     #[test]

@@ -23,6 +23,26 @@ impl Held {
         self.keys.expiry().is_some_and(|expiry| expiry <= now)
     }
 
+    /// A text of a server's without what it may repeat of a request: people must not see it.
+    pub(crate) fn redacted(&self, mut text: String) -> String {
+        for secret in [
+            self.keys.session_token(),
+            Some(self.keys.secret_access_key()),
+        ] {
+            if let Some(secret) = secret.filter(|secret| !secret.is_empty()) {
+                text = text.replace(secret, "<redacted>");
+            }
+        }
+        let mut shown = String::with_capacity(text.len());
+        let mut pieces = text.split("Signature=");
+        shown.push_str(pieces.next().unwrap_or_default());
+        for piece in pieces {
+            shown.push_str("Signature=<redacted>");
+            shown.push_str(piece.trim_start_matches(|c: char| c.is_ascii_hexdigit()));
+        }
+        shown
+    }
+
     /// Whether these keys are the same. When they end is no part of them.
     pub(crate) fn are(&self, keys: &Keys) -> bool {
         let parts = |keys: &Keys| {

@@ -1,7 +1,7 @@
 //! A server as a URL names it: scheme, host and port.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use url::{Host, Url};
 
@@ -40,6 +40,14 @@ impl Origin {
             Host::Ipv4(ip) => Some(IpAddr::V4(*ip)),
             Host::Ipv6(ip) => Some(IpAddr::V6(*ip)),
         }
+    }
+
+    /// The addresses that its host tells without a look-up: its own, where it is one, or this host's.
+    pub(crate) fn evident(&self) -> Vec<IpAddr> {
+        let name = self.host();
+        let is_this_host = name == "localhost" || name.ends_with(".localhost");
+        let this_host = is_this_host.then_some(IpAddr::V4(Ipv4Addr::LOCALHOST));
+        self.ip().or(this_host).into_iter().collect()
     }
 
     /// The name to resolve, or the address without brackets.

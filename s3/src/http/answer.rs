@@ -1,6 +1,6 @@
 //! What the head of an answer to a GET must say before a byte of its body is taken. Pure rules.
 
-use http::header::{CONTENT_LENGTH, CONTENT_RANGE, TRANSFER_ENCODING};
+use http::header::{CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, ETAG, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderName, StatusCode};
 
 use crate::checksum::{Algorithm, Mode, Offered};
@@ -117,6 +117,12 @@ pub fn check_head(
             });
         }
     };
+    let mut tags = headers.get_all(ETAG).iter();
+    if let (Some(one), Some(other)) = (tags.next(), tags.next())
+        && one != other
+    {
+        return Err(ErrorKind::Protocol("two different ETags".to_owned()));
+    }
     check_version(&ObjectInfo::from_headers(status, headers), part)?;
     match expected {
         Expected::Exactly(needed) if needed > window_len => Err(ErrorKind::BufferTooSmall {
@@ -155,6 +161,14 @@ fn whole_object(
 
 /// A 206: the range asked for, or its beginning where the object ends within it.
 fn partial(headers: &HeaderMap, part: &GetPart<'_>) -> Result<Expected, ErrorKind> {
+    let several = text(headers, &CONTENT_TYPE).is_some_and(|kind| {
+        let kind = kind.trim_start().to_ascii_lowercase();
+        kind.starts_with("multipart/byteranges")
+    });
+    if several {
+        let text = "several ranges (multipart/byteranges), where one was asked for".to_owned();
+        return Err(ErrorKind::Protocol(text));
+    }
     let found = content_range(headers)?;
     if let Some(pin) = part.pin.filter(|pin| found.last >= pin.size) {
         return Err(ErrorKind::Modified {

@@ -142,6 +142,14 @@ impl Client {
         &self.0.upstream
     }
 
+    /// A server's text without the keys and signatures that it may repeat.
+    pub(super) fn redacted(&self, text: String) -> String {
+        match self.upstream().credentials().present() {
+            Some(held) => held.redacted(text),
+            None => text,
+        }
+    }
+
     /// Sends a request with the signature of `signer`. It is sent again only on a fresh connection: where an idle
     /// one died before it took a byte of the request, and where `request.stale` allows it.
     pub(super) async fn send_signed(

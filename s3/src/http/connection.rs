@@ -23,6 +23,9 @@ const LONGEST_IDLE: Duration = Duration::from_secs(4);
 /// the others go from the socket to where they belong.
 const READ: usize = 8 << 10;
 
+/// The most bytes of heads that only tell of an answer to come (1xx), and of that answer's own.
+const MOST_BEFORE: usize = 2 * head::LONGEST_HEAD;
+
 /// An open connection. Dropping it closes it, whatever is under way.
 pub(crate) struct Connection {
     stream: Stream,
@@ -80,6 +83,7 @@ impl Connection {
     /// Sends a request and receives the head of its answer.
     pub(super) async fn exchange(&mut self, request: &[u8]) -> Result<Head, ExchangeError> {
         self.send(request).await?;
+        let mut fetched = 0;
         loop {
             let found = head::take(&mut self.input).map_err(ExchangeError::Malformed)?;
             if let Some(head) = found {
@@ -87,7 +91,15 @@ impl Connection {
             }
             let error = match self.fetch() {
                 Ok(0) => closed(),
-                Ok(_) => continue,
+                // Answers that only tell of the one to come would have no end, and leave others no time.
+                Ok(_) if fetched > MOST_BEFORE => {
+                    let text = format!("more than {MOST_BEFORE} bytes of heads, and no answer");
+                    return Err(ExchangeError::Malformed(text));
+                }
+                Ok(more) => {
+                    fetched += more;
+                    continue;
+                }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     match poll_fn(|cx| self.poll_readable(cx)).await {
                         Ok(()) => continue,

@@ -8,7 +8,7 @@
 
 use std::error::Error as StdError;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -136,7 +136,11 @@ impl<'a> Dial<'a> {
             match timeout_at(self.end, self.upstream.resolver.addresses(server)).await {
                 Ok(Ok(addresses)) => {
                     if place.foreign {
-                        self.check(place, &addresses)
+                        let of_place = match proxy {
+                            Some(_) => place.origin.evident(),
+                            None => addresses.iter().map(SocketAddr::ip).collect(),
+                        };
+                        self.check(place, &of_place)
                             .map_err(|kind| self.refused_redirect(kind))?;
                     }
                     let way = Way { place, proxy };
@@ -154,21 +158,19 @@ impl<'a> Dial<'a> {
         Ok(found)
     }
 
-    /// Whether an answer may send requests to these addresses. Where a proxy is asked, that one has to know.
-    fn check(&self, place: &Place, addresses: &[SocketAddr]) -> Result<(), ErrorKind> {
+    /// Whether an answer may send requests to these addresses. Where a proxy looks names up, these are the ones that a
+    /// name tells by itself.
+    fn check(&self, place: &Place, addresses: &[IpAddr]) -> Result<(), ErrorKind> {
         let own = self.upstream.endpoint().origins().iter();
         let own: Vec<_> = own
             .flat_map(|own| self.upstream.resolver.known(own))
             .collect();
         let own: Vec<_> = own.iter().map(SocketAddr::ip).collect();
-        let near = addresses
-            .iter()
-            .find(|address| !may_be_at(address.ip(), &own));
+        let near = addresses.iter().find(|address| !may_be_at(**address, &own));
         let host = place.origin.host();
         near.map_or(Ok(()), |near| {
-            let ip = near.ip();
             let text = format!(
-                "a redirect to {host}, which is at {ip}, beside this host; the endpoint is not"
+                "a redirect to {host}, which is at {near}, beside this host; the endpoint is not"
             );
             Err(ErrorKind::Protocol(text))
         })

@@ -6,7 +6,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use httparse::{EMPTY_HEADER, Status};
 
 /// The longest head of an answer.
-const LONGEST_HEAD: usize = 64 << 10;
+pub(super) const LONGEST_HEAD: usize = 64 << 10;
 /// The most headers of an answer.
 pub(super) const MOST_HEADERS: usize = 100;
 

@@ -512,7 +512,7 @@ impl Response {
             ErrorKind::Status {
                 status,
                 code: body.code,
-                message: body.message,
+                message: body.message.map(|message| self.client.redacted(message)),
             }
         };
         let error = self.error(kind).with_phase(Phase::FirstByte);

@@ -13,6 +13,9 @@ use tokio::net::TcpStream;
 /// Bytes that are read at once from a socket that enciphers: four records of the largest size.
 const WIRE: usize = 64 << 10;
 
+/// Pieces of TLS records that may come one after the other without data: tickets and keys are a few.
+const MOST_EMPTY: usize = 4096;
+
 /// A socket, or TLS over one.
 pub(super) enum Stream {
     Plain(TcpStream),
@@ -129,7 +132,7 @@ impl Secure {
 
     fn try_read(&mut self, room: &mut [u8]) -> io::Result<usize> {
         self.drained = false;
-        loop {
+        for _ in 0..MOST_EMPTY {
             match self.session.reader().read(room) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Err(cut()),
@@ -143,6 +146,8 @@ impl Secure {
             }
             self.decipher()?;
         }
+        let text = "TLS records without end and without data";
+        Err(io::Error::new(io::ErrorKind::InvalidData, text))
     }
 
     /// Hands a piece of what has come to the session.
@@ -160,7 +165,7 @@ impl Secure {
 
     /// What comes while nobody asks is housekeeping, such as tickets for later sessions, or the end.
     fn is_quiet(&mut self) -> bool {
-        loop {
+        for _ in 0..MOST_EMPTY {
             match self.session.reader().read(&mut [0; 1]) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 _ => return false,
@@ -179,6 +184,7 @@ impl Secure {
                 return false;
             }
         }
+        false
     }
 }
 

@@ -359,6 +359,47 @@ fn an_error_whose_body_breaks_off_or_stalls_keeps_its_status() {
 }
 
 #[test]
+fn what_a_server_repeats_of_a_signature_is_not_shown() {
+    let body =
+        "<Error><Code>X</Code><Message>got hidden, Signature=0123abcdef, x</Message></Error>";
+    let length = format!("Content-Length: {}", body.len());
+    let error = failed(
+        Answer(answer("403 Forbidden", &[&length], body.as_bytes())),
+        whole(),
+    );
+    let told = format!("{error:#}");
+    assert!(
+        told.contains("got <redacted>, Signature=<redacted>, x"),
+        "{told}"
+    );
+}
+
+#[test]
+fn answers_that_only_announce_another_one_have_an_end() {
+    let many = "HTTP/1.1 100 Continue\r\n\r\n".repeat(20_000);
+    let error = failed(Answer(many.into_bytes()), whole());
+    let line = error.to_string();
+    assert!(line.contains("bytes of heads, and no answer"), "{line}");
+}
+
+#[test]
+fn several_ranges_or_tags_in_one_answer_are_refused() {
+    let several = "Content-Type: multipart/byteranges; boundary=x";
+    let headers = ["Content-Length: 5", "Content-Range: bytes 0-4/5", several];
+    let error = failed(
+        Answer(answer("206 Partial Content", &headers, b"hello")),
+        ranged(0, 5),
+    );
+    assert!(
+        error.to_string().contains("multipart/byteranges"),
+        "{error}"
+    );
+    let headers = ["Content-Length: 5", "ETag: \"a\"", "ETag: \"b\""];
+    let error = failed(Answer(answer("200 OK", &headers, b"hello")), whole());
+    assert!(error.to_string().contains("two different ETags"), "{error}");
+}
+
+#[test]
 fn what_a_server_sends_too_much_never_gets_into_memory() {
     let behind = |status, headers: &[&str], body: &[u8]| {
         [answer(status, headers, body), vec![b'x'; 100_000]].concat()

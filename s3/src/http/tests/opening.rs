@@ -14,6 +14,7 @@ use crate::error::{ErrorKind, Phase};
 use crate::http::connection::Connection;
 use crate::http::dial::ConnectError;
 
+#[expect(clippy::result_large_err, reason = "as the client has it")]
 fn failed(errno: Errno) -> Result<Connection, ConnectError> {
     let error = io::Error::from(errno);
     Err(ConnectError {
