@@ -37,7 +37,7 @@ pub fn fuzz_redirect(data: &[u8]) -> bool {
         None => false,
         Some(Elsewhere::Region(region)) => {
             assert!(is_redirect(status) || status == StatusCode::BAD_REQUEST);
-            let is_name = |b: u8| b.is_ascii_alphanumeric() || b == b'-';
+            let is_name = |b: u8| b.is_ascii_alphanumeric() || b"-_".contains(&b);
             assert!(region != REGION && region.bytes().all(is_name), "{region}");
             true
         }
