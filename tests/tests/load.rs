@@ -60,13 +60,17 @@ fn shrinks_and_grows_back(sim: &s3sim::Sim, owner: &Engine, asks: &Engine) {
 
 #[test]
 fn r28_r29_a_server_that_slows_down_gets_fewer_requests_and_then_as_many_as_before() {
-    let rig = Rig::with([], |builder, _| stubborn(builder.limits(limits(16))));
+    let rig = Rig::with([], |builder, _| {
+        stubborn(builder.limits(limits(16)).adaptive(true))
+    });
     shrinks_and_grows_back(&rig.sim, &rig.engine, &rig.engine);
 }
 
 #[test]
 fn r28_r29_the_same_for_all_clients_of_a_host_service_together() {
-    let rig = Rig::with([], |builder, _| stubborn(builder.limits(limits(16))));
+    let rig = Rig::with([], |builder, _| {
+        stubborn(builder.limits(limits(16)).adaptive(true))
+    });
     let host = ServiceRig::with(rig, |_| {});
     let client = host.client();
     shrinks_and_grows_back(&host.rig.sim, &host.rig.engine, &client);
@@ -76,7 +80,9 @@ fn r28_r29_the_same_for_all_clients_of_a_host_service_together() {
 #[test]
 fn r28_during_an_outage_a_host_asks_a_few_times_a_second_and_no_more() {
     let down = Rule::new(Action::SlowDown { retry_after: None }).only(Kind::Http);
-    let rig = Rig::with([down], |builder, _| stubborn(builder.limits(limits(16))));
+    let rig = Rig::with([down], |builder, _| {
+        stubborn(builder.limits(limits(16)).adaptive(true))
+    });
     let ask = || {
         Get::new("bench", "4KiB-x")
             .policy(Policy::Http)
@@ -193,7 +199,7 @@ fn of_child() -> Option<Engine> {
     setrlimit(Resource::Nofile, limit).unwrap();
     let credentials = credentials(access, secret);
     let builder = quick_builder(url).credentials(credentials);
-    let engine = builder.limits(limits(512)).build().unwrap();
+    let engine = builder.limits(limits(512)).adaptive(true).build().unwrap();
     assert_eq!(getrlimit(Resource::Nofile).current, Some(files));
     Some(engine)
 }
