@@ -49,7 +49,7 @@ fn shrinks_and_grows_back(sim: &s3sim::Sim, owner: &Engine, asks: &Engine) {
     let before = owner.concurrency().unwrap();
     assert_eq!((before.requests, before.ceiling), (16, 16));
     let busy = Rule::new(Action::SlowDown { retry_after: None }).only(Kind::Http);
-    sim.faults().push(busy.count(100)).unwrap();
+    sim.faults().push(busy.count(40)).unwrap();
     all_arrive(asks, 200);
     assert!(owner.concurrency().unwrap().slow_downs > 0);
     wait_until("the window is as wide as before", || {
