@@ -30,6 +30,16 @@ fn a_wrong_url_is_a_matter_of_configuration() {
 }
 
 #[test]
+fn a_proxy_that_cannot_be_is_told_without_its_password() {
+    let world = World::new();
+    for url in ["socks5h://user:hunter2@proxy:1080", "http://user:hunter2@"] {
+        let ran = world.run(&["get", "s3://train/1KiB-x", "--proxy", url]);
+        ran.fails(3, &["proxy"]);
+        assert!(!ran.stderr.contains("hunter2"), "{}", ran.stderr);
+    }
+}
+
+#[test]
 fn missing_or_half_credentials_say_what_to_set() {
     let world = World::new();
     let args = ["get", "s3://train/1KiB-x", "--endpoint", &world.sim.url()];
