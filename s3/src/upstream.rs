@@ -20,6 +20,8 @@ const CONNECTING: usize = 64;
 /// An endpoint, who signs for it, and what is known of the way to its servers.
 pub struct Upstream {
     endpoint: Endpoint,
+    /// That of the endpoint, as each request holds it.
+    pub(crate) region: Arc<str>,
     credentials: Credentials,
     timeouts: Timeouts,
     pub(crate) proxies: Proxies,
@@ -54,6 +56,7 @@ impl Upstream {
         }
         credentials.prepare();
         Ok(Arc::new(Upstream {
+            region: endpoint.region().into(),
             endpoint,
             credentials,
             timeouts,

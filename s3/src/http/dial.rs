@@ -161,11 +161,12 @@ impl<'a> Dial<'a> {
     /// Whether an answer may send requests to these addresses. Where a proxy looks names up, these are the ones that a
     /// name tells by itself.
     fn check(&self, place: &Place, addresses: &[IpAddr]) -> Result<(), ErrorKind> {
-        let own = self.upstream.endpoint().origins().iter();
-        let own: Vec<_> = own
-            .flat_map(|own| self.upstream.resolver.known(own))
-            .collect();
-        let own: Vec<_> = own.iter().map(SocketAddr::ip).collect();
+        let mut own = Vec::new();
+        for origin in self.upstream.endpoint().origins() {
+            own.extend(origin.evident());
+            let known = self.upstream.resolver.known(origin);
+            own.extend(known.iter().map(SocketAddr::ip));
+        }
         let near = addresses.iter().find(|address| !may_be_at(**address, &own));
         let host = place.origin.host();
         near.map_or(Ok(()), |near| {

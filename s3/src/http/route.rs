@@ -61,13 +61,13 @@ impl Route {
     /// To the endpoint.
     pub(super) fn new(upstream: &Upstream, bucket: &str) -> Route {
         let learnt = upstream.regions.of(bucket);
-        let region = learnt.unwrap_or_else(|| upstream.endpoint().region().into());
+        let region = learnt.unwrap_or_else(|| Arc::clone(&upstream.region));
         Route::in_region(upstream, bucket, region, 0)
     }
 
     fn in_region(upstream: &Upstream, bucket: &str, region: Arc<str>, hops: usize) -> Route {
         let mut places = upstream.places(bucket);
-        if *region != *upstream.endpoint().region() {
+        if region != upstream.region {
             for place in &mut places {
                 if let Some(origin) = place.origin.in_aws_region(&region) {
                     *place = Place::of_bucket(upstream, &Arc::new(origin), bucket);

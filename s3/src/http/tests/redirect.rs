@@ -5,10 +5,11 @@ use super::server::{Server, answer, ok, partial};
 use super::{get, landing, ranged, run, whole};
 use crate::checksum::Mode;
 use crate::credentials::Credentials;
+use crate::endpoint::Endpoint;
 use crate::error::{Error, ErrorKind};
 use crate::http::Client;
 use crate::list::ListQuery;
-use crate::network::Network;
+use crate::network::{Network, Proxies};
 use crate::options::NO_OPTIONS;
 use crate::timeouts::Timeouts;
 use crate::upstream::Upstream;
@@ -207,6 +208,52 @@ fn r48_a_redirect_to_what_is_beside_this_host_is_refused() {
         "{line}"
     );
     assert!(!error.is_retryable(), "{line}");
+}
+
+/// A GET through a proxy at this host, for an endpoint elsewhere. The proxy's answers, and what it was asked.
+fn through_a_proxy(answers: Vec<Vec<u8>>) -> (Result<(), Error>, Vec<String>) {
+    let proxy = Server::start(answers.into_iter().map(|one| vec![Answer(one)]).collect());
+    let network = Network {
+        proxies: Proxies::all(&proxy.endpoint.to_string()).unwrap(),
+        ..Network::default()
+    };
+    let upstream = Upstream::new(
+        Endpoint::parse("http://s3.example").unwrap(),
+        Credentials::new("id", "hidden", None).unwrap(),
+        Timeouts::default(),
+        network,
+    );
+    let (_landing, mut window) = landing(8);
+    let client = Client::new(upstream.unwrap());
+    let got = run(async { client.get(&whole(), &mut window).await.map(drop) });
+    let asked = std::iter::from_fn(|| proxy.requests.try_recv().ok().flatten());
+    (got, asked.collect())
+}
+
+#[test]
+fn r48_behind_a_proxy_it_is_not_the_proxys_address_that_counts() {
+    for near in [
+        "127.0.0.1",
+        "localhost",
+        "x.localhost",
+        "[::ffff:7f00:1]",
+        "169.254.169.254",
+    ] {
+        let (got, asked) = through_a_proxy(vec![moved(&format!("http://{near}/x"))]);
+        let line = got.unwrap_err().to_string();
+        assert!(line.contains("beside this host"), "{near}: {line}");
+        assert_eq!(asked.len(), 1, "{near}");
+    }
+    let (got, asked) = through_a_proxy(vec![moved("http://far.example/x"), ok(b"hello")]);
+    got.unwrap();
+    assert!(
+        asked[1].starts_with("GET http://far.example/x HTTP/1.1"),
+        "{asked:?}"
+    );
+    assert!(
+        !asked[1].to_lowercase().contains("authorization"),
+        "{asked:?}"
+    );
 }
 
 #[test]
