@@ -4,40 +4,14 @@ use std::collections::BTreeSet;
 
 use s3engine::service::{Caps, Service, ServiceOptions};
 use s3engine::{ConnectOptions, Engine, ListQuery, Policy};
-use s3engine_tests::{Thing, Verb, block_on, keys_and_prefixes};
+use s3engine_tests::{ODD_KEYS, Thing, Verb, block_on, keys_and_prefixes};
 
 use super::{Server, all};
-
-/// Keys as people have them. The last component begins with the object's size, which the simulator goes by.
-const ODD: [&str; 22] = [
-    "plain/70000-x",
-    "plain/0-empty",
-    "plain/1-byte",
-    "a space/64-x",
-    "plus+plus/64-x",
-    "percent%/64-x",
-    "%2B%2b%20/64-x",
-    "%41%2f/64-x",
-    "grüße/日本語/64-x",
-    "e\u{301} is not é/64-x",
-    "🦀/64-🦀",
-    "double//slash///64-x",
-    "/leading/64-x",
-    "//64-x",
-    "./64-x",
-    "../64-x",
-    "a/./b/../64-x",
-    "query?a=b&c=d/64-x",
-    "hash#/64-x",
-    "quotes'\"`<>&/64-x",
-    "new\nline\ttab/64-x",
-    "semi;colon:=,@$!*()~|^{}[]\\/64-x",
-];
 
 /// Those, and one that is as long as S3 has them.
 pub fn keys() -> Vec<String> {
     let long = format!("{}64-x", "long/".repeat(204));
-    let odd = ODD.into_iter().map(str::to_owned);
+    let odd = ODD_KEYS.into_iter().map(str::to_owned);
     odd.chain([long]).collect()
 }
 
