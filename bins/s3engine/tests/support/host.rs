@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
-use std::thread;
+use std::thread::{self, JoinHandle};
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -15,6 +15,8 @@ use super::{PATIENCE, World, bare, eventually};
 pub struct Host {
     child: Child,
     told: Arc<Mutex<String>>,
+    /// Reads what it tells, until its end.
+    reader: Option<JoinHandle<()>>,
     pub socket: PathBuf,
 }
 
@@ -53,20 +55,25 @@ impl Host {
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let stderr = BufReader::new(child.stderr.take().unwrap());
         let told: Arc<Mutex<String>> = Arc::default();
-        let host = Host {
-            child,
-            told: Arc::clone(&told),
-            socket,
-        };
-        // Ends with the child.
-        thread::spawn(move || {
+        let heard = Arc::clone(&told);
+        let reader = thread::spawn(move || {
             for line in stderr.lines().map_while(Result::ok) {
-                let mut told = told.lock().unwrap();
-                told.push_str(&line);
-                told.push('\n');
+                let mut heard = heard.lock().unwrap();
+                heard.push_str(&line);
+                heard.push('\n');
             }
         });
-        host.says("serv");
+        let host = Host {
+            child,
+            told,
+            reader: Some(reader),
+            socket,
+        };
+        // The last line of its screen, or its one line of log.
+        eventually("the service's screen", || {
+            let told = host.told();
+            told.contains("\n  metrics ") || told.contains("serving")
+        });
         host
     }
 
@@ -85,13 +92,16 @@ impl Host {
         kill_process(pid, signal).unwrap();
     }
 
-    /// Waits for its end.
+    /// Waits for its end, and for all that it has told.
     pub fn ended(&mut self) -> ExitStatus {
         let mut status = None;
         eventually("the service's end", || {
             status = self.child.try_wait().unwrap();
             status.is_some()
         });
+        if let Some(reader) = self.reader.take() {
+            reader.join().unwrap();
+        }
         status.unwrap()
     }
 
