@@ -19,14 +19,13 @@ use tokio::task::yield_now;
 
 use crate::checksum::{Checksum, Sum};
 use crate::error::{Error, ErrorKind};
-use crate::fabric::{Fabric, TokenError};
+use crate::fabric::{Fabric, Named, TokenError, Transfer};
 use crate::http::{Client, GetPart, Request, Response, SendError, Stale, check_version_id};
 use crate::object::ObjectInfo;
 use crate::outcome::{Path, Reason};
 use crate::progress::{Progress, Waits};
 use crate::range::ContentRange;
 use crate::reply::{BYTES_HEADER, Expected, REPLY_HEADER, Reply, Verdict, judge};
-use crate::token::Token;
 use crate::transport::{Outcome, Transport};
 
 /// The header that carries the token.
@@ -123,7 +122,7 @@ impl RdmaTransport {
     }
 
     /// Names the armed window to the server.
-    async fn token(&self, part: &GetPart<'_>, window: &mut Window) -> Result<Token, Error> {
+    async fn token(&self, part: &GetPart<'_>, window: &mut Window) -> Result<Named, Error> {
         let refused = |reason, why: String| {
             let detail = format!("fabric {}: {why}", self.fabric.name());
             self.error(part, reason, detail)
@@ -135,11 +134,12 @@ impl RdmaTransport {
             };
             refused(reason, why.to_string())
         })?;
-        let token = self.fabric.token(handle, window.address(), window.len());
-        token.map_err(|error| {
+        let named = self.fabric.token(handle, window.address(), window.len());
+        named.await.map_err(|error| {
             let reason = match error {
                 TokenError::TooLong { .. } => Reason::ProtocolLimit,
                 TokenError::Provider { .. } => Reason::TokenFailed,
+                TokenError::RailDown { .. } => Reason::RailDown,
             };
             refused(reason, error.to_string())
         })
@@ -155,13 +155,23 @@ impl RdmaTransport {
     }
 
     /// What a request that got no answer means. The window stays armed where the server may have it.
-    fn unanswered(&self, part: &GetPart<'_>, window: &mut Window, failed: SendError) -> Outcome {
+    fn unanswered(
+        &self,
+        part: &GetPart<'_>,
+        window: &mut Window,
+        failed: SendError,
+        named: &Named,
+    ) -> Outcome {
         if !failed.may_have_reached_server {
             window.disarm();
             return Outcome::failed(failed.error);
         }
         let reason = match failed.error.kind() {
-            ErrorKind::Timeout { .. } => Reason::RdmaTimeout,
+            ErrorKind::Timeout { .. } => {
+                self.fabric.ended(named, Transfer::Failed);
+                Reason::RdmaTimeout
+            }
+            // Of the server, or of something between.
             _ => Reason::RdmaError,
         };
         let detail = format!(
@@ -182,7 +192,7 @@ impl RdmaTransport {
         part: &GetPart<'_>,
         window: &mut Window,
         response: Response,
-        token: &str,
+        (named, token): (&Named, &str),
     ) -> Outcome {
         let head = Head::of(&response);
         if head.status.is_success() {
@@ -212,6 +222,9 @@ impl RdmaTransport {
             return head.outcome(Path::Rdma, Reason::Ok, 0, None);
         }
         let reason = head.judge(part, window.len(), Some(&error)).reason();
+        if reason == Reason::RdmaError {
+            self.fabric.ended(named, Transfer::Failed);
+        }
         let error = match reason {
             Reason::HttpError => error,
             Reason::Modified => {
@@ -317,13 +330,14 @@ impl Transport for RdmaTransport {
         if let Some(progress) = self.client.progress() {
             progress.waits_for(Waits::Registration);
         }
-        let token = match self.token(part, window).await {
-            Ok(token) => token.encode(),
+        let named = match self.token(part, window).await {
+            Ok(named) => named,
             Err(error) => {
                 window.disarm();
                 return Outcome::failed(error);
             }
         };
+        let token = named.token.encode();
         let registered = Instant::now();
         let (_queued, total) = self.queued.add(window.len());
         let version = part
@@ -346,11 +360,18 @@ impl Transport for RdmaTransport {
             headers,
             first_byte: self.client.timeouts().rdma(total),
             stale: Stale::Report,
+            rail: named.source,
         };
         let outcome = match self.client.send(&request).await {
-            Ok(response) => self.answered(part, window, response, &token).await,
-            Err(failed) => self.unanswered(part, window, failed),
+            Ok(response) => {
+                self.answered(part, window, response, (&named, &token))
+                    .await
+            }
+            Err(failed) => self.unanswered(part, window, failed, &named),
         };
+        if outcome.path == Path::Rdma {
+            self.fabric.ended(&named, Transfer::Done(outcome.bytes));
+        }
         Outcome {
             registered: Some(registered),
             ..outcome

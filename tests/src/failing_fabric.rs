@@ -7,8 +7,8 @@ use std::time::Duration;
 use s3engine::{Fabric, Rdma};
 use s3engine_pool::cuda::CudaKind;
 use s3engine_pool::{RegisterError, Registrar, RegistrationHandle, RevokeError, Segment};
-use s3engine_s3::fabric::TokenError;
 use s3engine_s3::fabric::loopback::Loopback;
+use s3engine_s3::fabric::{Named, Naming, TokenError, named};
 use s3engine_s3::token::Token;
 
 use crate::loopback;
@@ -84,20 +84,16 @@ impl Registrar for FailingFabric {
 }
 
 impl Fabric for FailingFabric {
-    fn token(
-        &self,
-        handle: RegistrationHandle,
-        address: u64,
-        len: u64,
-    ) -> Result<Token, TokenError> {
-        let token = self.inner.token(handle, address, len)?;
-        match &self.failure {
+    fn token(&self, handle: RegistrationHandle, address: u64, len: u64) -> Naming<'_> {
+        let token = self.inner.token(handle, address, len);
+        let token = token.and_then(|token| match &self.failure {
             Failure::Token(error) => Err(error.clone()),
             Failure::ForgedToken => Ok(Token {
                 rkey: token.rkey ^ 1,
                 ..token
             }),
             _ => Ok(token),
-        }
+        });
+        named(token.map(Named::from))
     }
 }

@@ -2,7 +2,6 @@ use std::os::fd::AsFd;
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use s3engine_pool::{Memory, Registrar, RegistrationHandle, Segment, SlabId};
-use s3engine_s3::fabric::Fabric;
 use s3engine_s3::fabric::loopback::{Loopback, LoopbackOptions, Peer, PeerOptions};
 use tokio::time::Instant;
 

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::io;
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -76,6 +77,8 @@ pub struct Request<'a> {
     pub first_byte: Duration,
     /// What to do when an idle connection turns out dead.
     pub stale: Stale,
+    /// The address of the rail that the request names: its connection begins there, where nothing else is said.
+    pub rail: Option<IpAddr>,
 }
 
 /// A request without an answer.
@@ -307,6 +310,7 @@ impl Client {
             headers: HeaderMap::new(),
             first_byte: self.timeouts().first_byte,
             stale: Stale::Retry,
+            rail: None,
         }
     }
 

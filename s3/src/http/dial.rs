@@ -40,6 +40,9 @@ pub(crate) struct Place {
     pub(crate) name: Option<String>,
     /// Where it begins: the same for all places of a request.
     pub(crate) source: Arc<Source>,
+    /// The address of the rail that the request names, at which it begins where nothing else is said and the server
+    /// has an address of that kind.
+    pub(crate) rail: Option<IpAddr>,
     /// An answer has named it, and not the endpoint.
     pub(crate) foreign: bool,
 }
@@ -74,6 +77,7 @@ impl Place {
             origin: Arc::clone(origin),
             name,
             source: Arc::clone(&upstream.source),
+            rail: None,
             foreign: false,
         }
     }
@@ -89,6 +93,7 @@ impl Place {
             name: origin.is_secure().then(|| origin.host()),
             origin: Arc::new(origin),
             source: Arc::clone(&upstream.source),
+            rail: None,
             foreign,
         }
     }
@@ -188,8 +193,12 @@ impl<'a> Dial<'a> {
 
     async fn connect(&self, ways: Vec<(Way<'a>, SocketAddr)>) -> Result<Connection, ConnectError> {
         let health = &self.upstream.health;
-        let source = ways.first().map(|(way, _)| Arc::clone(&way.place.source));
-        let mut race = Race::new(ways, source.unwrap_or_default());
+        let first = ways.first().map(|(way, _)| way.place);
+        let source = first.map(|place| Arc::clone(&place.source));
+        // A proxy is another way to the server.
+        let rail = ways.first().filter(|(way, _)| way.proxy.is_none());
+        let rail = rail.and_then(|(way, _)| way.place.rail);
+        let mut race = Race::new(ways, source.unwrap_or_default(), rail);
         let mut failed = self.timed_out(Phase::Connect, None);
         while let Ok(next) = timeout_at(self.end, race.next()).await {
             let Some(ended) = next else {

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
@@ -24,6 +24,7 @@ pub(super) struct Race<T> {
     waiting: VecDeque<(T, SocketAddr)>,
     running: Vec<Attempt<T>>,
     source: Arc<Source>,
+    rail: Option<IpAddr>,
     /// When the next one begins.
     next: Instant,
 }
@@ -43,11 +44,16 @@ pub(super) struct Ended<T> {
 }
 
 impl<T> Race<T> {
-    pub(super) fn new(addresses: Vec<(T, SocketAddr)>, source: Arc<Source>) -> Race<T> {
+    pub(super) fn new(
+        addresses: Vec<(T, SocketAddr)>,
+        source: Arc<Source>,
+        rail: Option<IpAddr>,
+    ) -> Race<T> {
         Race {
             waiting: addresses.into(),
             running: Vec::new(),
             source,
+            rail,
             next: Instant::now(),
         }
     }
@@ -87,7 +93,7 @@ impl<T> Race<T> {
     fn start(&mut self) {
         if let Some((of, address)) = self.waiting.pop_front() {
             let since = Instant::now();
-            let work = Box::pin(connect(address, Arc::clone(&self.source)));
+            let work = Box::pin(connect(address, Arc::clone(&self.source), self.rail));
             self.running.push(Attempt {
                 of,
                 address,
@@ -122,7 +128,11 @@ impl<T> Race<T> {
     }
 }
 
-async fn connect(address: SocketAddr, source: Arc<Source>) -> io::Result<TcpStream> {
+async fn connect(
+    address: SocketAddr,
+    source: Arc<Source>,
+    rail: Option<IpAddr>,
+) -> io::Result<TcpStream> {
     let socket = match address {
         SocketAddr::V4(_) => TcpSocket::new_v4(),
         SocketAddr::V6(_) => TcpSocket::new_v6(),
@@ -132,7 +142,9 @@ async fn connect(address: SocketAddr, source: Arc<Source>) -> io::Result<TcpStre
             .bind_device(Some(interface.as_bytes()))
             .map_err(|error| from_here(format!("from interface {interface}: {error}"), &error))?;
     }
-    if let Some(ip) = source.address {
+    // A rail's address is a preference, and of no use towards an address of another kind.
+    let rail = rail.filter(|ip| ip.is_ipv4() == address.is_ipv4());
+    if let Some(ip) = source.address.or(rail) {
         if ip.is_ipv4() != address.is_ipv4() {
             let text = format!("from {ip}, which is an address of another kind");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));

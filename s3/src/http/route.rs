@@ -59,13 +59,19 @@ pub(super) struct Route {
 
 impl Route {
     /// To the endpoint.
-    pub(super) fn new(upstream: &Upstream, bucket: &str) -> Route {
-        let learnt = upstream.regions.of(bucket);
+    pub(super) fn new(upstream: &Upstream, request: &Request<'_>) -> Route {
+        let learnt = upstream.regions.of(request.bucket);
         let region = learnt.unwrap_or_else(|| Arc::clone(&upstream.region));
-        Route::in_region(upstream, bucket, region, 0)
+        Route::in_region(upstream, request, region, 0)
     }
 
-    fn in_region(upstream: &Upstream, bucket: &str, region: Arc<str>, hops: usize) -> Route {
+    fn in_region(
+        upstream: &Upstream,
+        request: &Request<'_>,
+        region: Arc<str>,
+        hops: usize,
+    ) -> Route {
+        let bucket = request.bucket;
         let mut places = upstream.places(bucket);
         if region != upstream.region {
             for place in &mut places {
@@ -73,6 +79,9 @@ impl Route {
                     *place = Place::of_bucket(upstream, &Arc::new(origin), bucket);
                 }
             }
+        }
+        for place in &mut places {
+            place.rail = request.rail;
         }
         Route {
             places,
@@ -137,12 +146,7 @@ impl Route {
             Elsewhere::Region(region) => {
                 upstream.regions.learn(request.bucket, &region);
                 let region = region.into();
-                Ok(Some(Route::in_region(
-                    upstream,
-                    request.bucket,
-                    region,
-                    hops,
-                )))
+                Ok(Some(Route::in_region(upstream, request, region, hops)))
             }
             Elsewhere::Location(to, path_and_query) => {
                 let own = upstream.endpoint().origins().iter().map(|own| &**own);
@@ -151,8 +155,10 @@ impl Route {
                     host_header: origin.authority(),
                     path_and_query,
                 };
+                let mut place = Place::elsewhere(upstream, origin);
+                place.rail = request.rail;
                 Ok(Some(Route {
-                    places: vec![Place::elsewhere(upstream, origin)],
+                    places: vec![place],
                     region: Arc::clone(&self.region),
                     location: Some((target, baggage)),
                     hops,

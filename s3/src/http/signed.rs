@@ -91,7 +91,7 @@ impl Client {
     /// the answer sends it elsewhere.
     pub async fn send(&self, request: &Request<'_>) -> Result<Response, SendError> {
         let mut signer = self.signer(request).await?;
-        let mut route = Route::new(self.upstream(), request.bucket);
+        let mut route = Route::new(self.upstream(), request);
         let (mut may_set_clock, mut may_renew) = (true, true);
         loop {
             let mut response = self.send_signed(request, &signer, &route).await?;

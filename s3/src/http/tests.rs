@@ -439,6 +439,7 @@ fn request(stale: Stale) -> Request<'static> {
         headers: http::HeaderMap::new(),
         first_byte: Duration::from_secs(5),
         stale,
+        rail: None,
     }
 }
 

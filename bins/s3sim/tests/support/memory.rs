@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use s3engine_pool::{Mapping, Memory, Registrar, RegistrationHandle, Segment, SlabId};
-use s3engine_s3::fabric::Fabric;
 use s3engine_s3::fabric::loopback::{Loopback, LoopbackOptions};
 use s3sim::{Action, Counters, Rule, Sim, SimOptions, content};
 

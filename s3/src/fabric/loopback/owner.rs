@@ -20,7 +20,7 @@ use super::folder::{Folder, socket_name};
 use super::identity::Identity;
 use super::wire::{Extent, Message};
 use super::{registration_cost, service, socket};
-use crate::fabric::{Fabric, TokenError};
+use crate::fabric::{Fabric, Named, Naming, TokenError, named};
 use crate::token::Token;
 
 /// Of a registration: what the least capable of the RDMA client libraries can pin at once.
@@ -339,8 +339,9 @@ fn check(segment: &Segment<'_>, extent: &Extent) -> Result<(), RegisterError> {
     Ok(())
 }
 
-impl Fabric for Loopback {
-    fn token(
+impl Loopback {
+    /// Names a window: nobody has to be asked.
+    pub fn token(
         &self,
         handle: RegistrationHandle,
         address: u64,
@@ -365,6 +366,12 @@ impl Fabric for Loopback {
             )));
         }
         Ok(self.shared.identity.token(address, size, rkey))
+    }
+}
+
+impl Fabric for Loopback {
+    fn token(&self, handle: RegistrationHandle, address: u64, len: u64) -> Naming<'_> {
+        named(Loopback::token(self, handle, address, len).map(Named::from))
     }
 }
 

@@ -12,7 +12,7 @@ use super::identity::Identity;
 use super::socket::{self, Received};
 use super::wire::Message;
 use super::*;
-use crate::fabric::{Fabric, TokenError};
+use crate::fabric::TokenError;
 use crate::token::Token;
 
 mod cost;

@@ -151,7 +151,7 @@ fn the_first_to_answer_wins_and_the_silent_ones_are_known() {
         ("late", dead()),
     ];
     run(async {
-        let mut race = Race::new(ways, Arc::default());
+        let mut race = Race::new(ways, Arc::default(), None);
         let first = race.next().await.unwrap();
         assert!(first.of == "dead" && first.socket.is_err());
         let second = race.next().await.unwrap();
@@ -175,7 +175,7 @@ fn connections_begin_where_they_are_told_to() {
             interface: interface.map(str::to_owned),
         };
         run(async {
-            let mut race = Race::new(vec![((), at)], Arc::new(source));
+            let mut race = Race::new(vec![((), at)], Arc::new(source), None);
             race.next().await.unwrap().socket
         })
     };
