@@ -2,7 +2,9 @@
 //!
 //! Pure rules ([`token`], `reply`, [`range`], [`list`], [`checksum`], `retry`, `timeouts`) know no I/O; what does I/O is a
 //! thin layer around them and runs on the caller's current-thread runtime.
-#![forbid(unsafe_code)]
+//!
+//! Unsafe code is in the bindings of vendors' libraries, and nowhere else.
+#![deny(unsafe_code)]
 
 #[macro_use]
 mod named;

@@ -77,16 +77,30 @@ impl Calls {
         self.answer(what, answer, answered.ok())
     }
 
-    /// The same, blocking the calling thread.
+    /// The same, blocking the calling thread, and no longer than `within`.
     pub(crate) fn call_blocking<T: Send + 'static>(
         &self,
         what: &'static str,
+        within: Duration,
         call: impl FnOnce() -> T + Send + 'static,
         undo: impl FnOnce(T) + Send + 'static,
     ) -> Result<T, NoAnswer> {
         let mut answer = self.submit(what, call, undo)?;
-        let answered = wait(&mut answer, self.bound);
+        let answered = wait(&mut answer, within.min(self.bound));
         self.answer(what, answer, answered)
+    }
+
+    /// Makes a call that nobody waits for, unless the thread hangs.
+    pub(crate) fn post(&self, what: &'static str, call: impl FnOnce() + Send + 'static) {
+        if self.hanging().is_none() {
+            // Without its thread there is nobody to tell.
+            let _ = self.jobs.send((what, Box::new(call)));
+        }
+    }
+
+    /// The longest wait for an answer.
+    pub(crate) fn bound(&self) -> Duration {
+        self.bound
     }
 
     fn submit<T: Send + 'static>(
@@ -95,9 +109,7 @@ impl Calls {
         call: impl FnOnce() -> T + Send + 'static,
         undo: impl FnOnce(T) + Send + 'static,
     ) -> Result<oneshot::Receiver<T>, NoAnswer> {
-        if let Some(Current { what, since }) = *lock(&self.current)
-            && since.elapsed() >= self.bound
-        {
+        if let Some(what) = self.hanging() {
             let after = self.bound;
             return Err(NoAnswer::Hangs { what, after });
         }
@@ -129,6 +141,12 @@ impl Calls {
                 answer.try_recv().map_err(|_| self.hangs())
             }
         }
+    }
+
+    /// The call that has not returned for longer than the bound.
+    fn hanging(&self) -> Option<&'static str> {
+        let current = (*lock(&self.current))?;
+        (current.since.elapsed() >= self.bound).then_some(current.what)
     }
 
     fn hangs(&self) -> NoAnswer {
@@ -184,7 +202,7 @@ mod tests {
     #[test]
     fn calls_are_made_in_turn_on_one_thread() {
         let calls = calls(NEVER);
-        let first = calls.call_blocking("first", || thread::current().id(), drop);
+        let first = calls.call_blocking("first", NEVER, || thread::current().id(), drop);
         let second = block_on(calls.call("second", || thread::current().id(), drop));
         assert_eq!(first, second);
         assert_ne!(first.unwrap(), thread::current().id());
@@ -197,6 +215,7 @@ mod tests {
         let (undone, seen) = mpsc::channel();
         let hung = calls.call_blocking(
             "the hanging one",
+            NEVER,
             move || held.recv().map_or(0, |()| 7),
             move |value| undone.send(value).unwrap(),
         );
@@ -208,7 +227,7 @@ mod tests {
         release.send(()).unwrap();
         assert_eq!(seen.recv_timeout(NEVER), Ok(7));
         // It is free again, when it has taken note.
-        while calls.call_blocking("a third", || (), drop).is_err() {
+        while calls.call_blocking("a third", NEVER, || (), drop).is_err() {
             thread::yield_now();
         }
     }
@@ -229,11 +248,11 @@ mod tests {
     #[test]
     fn a_call_that_panics_ends_the_thread_and_others_are_told() {
         let calls = calls(NEVER);
-        let first = calls.call_blocking("first", || panic!("as planned"), drop);
+        let first = calls.call_blocking("first", NEVER, || panic!("as planned"), drop);
         assert_eq!(first, Err(NoAnswer::Ended { what: "first" }));
         let mut second = Ok(());
         while second.is_ok() {
-            second = calls.call_blocking("second", || (), drop);
+            second = calls.call_blocking("second", NEVER, || (), drop);
         }
         assert_eq!(second, Err(NoAnswer::Ended { what: "second" }));
     }
