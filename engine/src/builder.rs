@@ -13,7 +13,6 @@ use s3engine_s3::checksum::Mode;
 use s3engine_s3::credentials::Credentials;
 use s3engine_s3::endpoint::Endpoint;
 use s3engine_s3::fabric::Fabric;
-use s3engine_s3::fabric::loopback::{Loopback, LoopbackOptions};
 use s3engine_s3::network::{Network, TlsError};
 use s3engine_s3::open_files;
 use s3engine_s3::rdma::Queued;
@@ -23,6 +22,7 @@ use s3engine_s3::upstream::Upstream;
 use tokio_util::sync::CancellationToken;
 
 use crate::engine::{Core, Engine, Inner};
+use crate::fabrics::{self, Rdma};
 use crate::in_flight::{InFlight, Limits};
 use crate::open::Objects;
 use crate::report::Warnings;
@@ -30,21 +30,6 @@ use crate::route::FabricState;
 use crate::service::Access;
 use crate::tenant::Tenant;
 use crate::worker::Workers;
-
-/// Which fabric an engine uses.
-#[derive(Default)]
-#[non_exhaustive]
-pub enum Rdma {
-    /// The best one that this host has. None found is a fallback, not an intent.
-    #[default]
-    Auto,
-    /// None, by intent.
-    Off,
-    /// One-sided writes between processes of this host: for servers that run here, such as s3sim.
-    Loopback(LoopbackOptions),
-    /// A fabric of the caller's.
-    Custom(Arc<dyn Fabric>),
-}
 
 /// Where an engine's threads run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -363,7 +348,7 @@ struct Shared {
 
 impl Shared {
     fn new(rdma: Rdma, pool: PoolOptions, limits: Limits) -> Result<Self, BuildError> {
-        let found = find(rdma);
+        let found = fabrics::find(rdma);
         let registrars = found
             .fabric
             .iter()
@@ -407,43 +392,4 @@ fn affordable(requests: usize) -> usize {
         );
     }
     requests.min(connections)
-}
-
-struct Found {
-    fabric: Option<Arc<dyn Fabric>>,
-    state: FabricState,
-    /// Why there is none, for people.
-    detail: String,
-}
-
-fn find(rdma: Rdma) -> Found {
-    let none = |state, detail: String| Found {
-        fabric: None,
-        state,
-        detail,
-    };
-    match rdma {
-        Rdma::Off => none(
-            FabricState::Off,
-            "RDMA is switched off by configuration".into(),
-        ),
-        Rdma::Auto => none(
-            FabricState::Missing,
-            "no RDMA fabric found: this version drives only `loopback`, which must be asked for"
-                .into(),
-        ),
-        Rdma::Loopback(options) => match Loopback::open(options) {
-            Ok(fabric) => ready(Arc::new(fabric)),
-            Err(error) => none(FabricState::InitFailed, format!("fabric loopback: {error}")),
-        },
-        Rdma::Custom(fabric) => ready(fabric),
-    }
-}
-
-fn ready(fabric: Arc<dyn Fabric>) -> Found {
-    Found {
-        fabric: Some(fabric),
-        state: FabricState::Ready,
-        detail: String::new(),
-    }
 }

@@ -16,7 +16,7 @@ use s3engine_s3::Policy;
 use s3engine_s3::checksum::Mode;
 use s3engine_s3::endpoint::Endpoint;
 use s3engine_s3::error::{Error, ErrorKind};
-use s3engine_s3::fabric::Fabric;
+use s3engine_s3::fabric::{Fabric, Rail};
 use s3engine_s3::list::ListQuery;
 use s3engine_s3::object::ObjectInfo;
 use s3engine_s3::options::{NO_OPTIONS, RequestOptions};
@@ -267,6 +267,14 @@ impl Engine {
                 Err(why) => Err(why),
             },
         }
+    }
+
+    /// The ports that the fabric uses, and what has gone by each. Empty where it has none, and where a host service has
+    /// the fabric.
+    pub fn rails(&self) -> Vec<Rail> {
+        let core = self.embedded().map(|inner| &inner.core);
+        let fabric = core.and_then(|core| core.fabric.as_ref());
+        fabric.map_or_else(Vec::new, |(fabric, _)| fabric.rails())
     }
 
     /// How many requests at once the endpoint is given, as it was learned. `None` where it is not learned, and where

@@ -14,6 +14,7 @@ mod client;
 mod completion;
 mod control;
 mod engine;
+mod fabrics;
 mod far;
 #[doc(hidden)]
 pub mod fuzz;
@@ -39,10 +40,11 @@ mod under_way;
 mod wire;
 mod worker;
 
-pub use builder::{BuildError, EngineBuilder, Placement, Rdma};
+pub use builder::{BuildError, EngineBuilder, Placement};
 pub use client::{ConnectError, ConnectOptions};
 pub use completion::{BytesByPath, Completion, Fallback, Flags, Stages};
 pub use engine::{AutoError, Engine, GetFuture};
+pub use fabrics::Rdma;
 pub use get::{Get, Ticket};
 pub use in_flight::{Concurrency, Limits};
 pub use list::Lister;
@@ -62,8 +64,9 @@ pub use s3engine_s3::checksum::{
 pub use s3engine_s3::credentials::{Credentials, CredentialsError};
 pub use s3engine_s3::endpoint::{AddressingStyle, Endpoint, EndpointError, Origin};
 pub use s3engine_s3::error::{Attempt, Error, ErrorKind, History, Phase};
-pub use s3engine_s3::fabric::Fabric;
 pub use s3engine_s3::fabric::loopback::LoopbackOptions;
+pub use s3engine_s3::fabric::s3rdma::S3rdmaOptions;
+pub use s3engine_s3::fabric::{Fabric, Rail};
 pub use s3engine_s3::list::{ListPage, ListQuery, ListedObject};
 pub use s3engine_s3::network::{
     Network, NoHost, Proxies, ProxyError, Source, TlsError, TlsOptions, TrustedHost,

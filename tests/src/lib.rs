@@ -53,7 +53,9 @@ pub use odd_keys::ODD_KEYS;
 pub use owner::{Owner, kills, own};
 pub use program::{Program, helper};
 pub use raw::Raw;
-pub use rig::{PATIENCE, Rig, block_on, credentials, drain, loopback, quick_builder, wait_until};
+pub use rig::{
+    PATIENCE, Rig, block_on, credentials, drain, loopback, quick_builder, s3rdma, wait_until,
+};
 pub use service_rig::ServiceRig;
 pub use verb::{Hosted, Thing, Verb, on_both_hosts};
 pub use watch::{FreeMemory, contents, fill, is_untouched};

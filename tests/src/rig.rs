@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use fabric_standin::Copied;
 use s3engine::{
     Buffer, Completion, Credentials, Endpoint, Engine, EngineBuilder, Flags, Get, LoopbackOptions,
-    Memory, Policy, PoolOptions, Queue, QueueOptions, Rdma, RetryPolicy, Timeouts,
+    Memory, Policy, PoolOptions, Queue, QueueOptions, Rdma, RetryPolicy, S3rdmaOptions, Timeouts,
 };
 use s3sim::{Rule, Sim, SimOptions, content};
 use tempfile::TempDir;
@@ -173,6 +174,15 @@ pub fn loopback(folder: &Path) -> LoopbackOptions {
         folder: Some(folder.into()),
         ..LoopbackOptions::default()
     }
+}
+
+/// The fabric of MinIO's library, over a stand-in for that.
+pub fn s3rdma(library: &Copied, devices: &[&str]) -> Rdma {
+    Rdma::S3rdma(S3rdmaOptions {
+        library: Some(library.path().into()),
+        devices: devices.iter().map(|&device| device.into()).collect(),
+        ..S3rdmaOptions::default()
+    })
 }
 
 /// Runs a future on this thread, within [`PATIENCE`].

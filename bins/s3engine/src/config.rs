@@ -84,6 +84,14 @@ pub(crate) struct Settings {
     #[arg(long, value_name = "FABRIC")]
     pub(crate) fabric: Option<FabricChoice>,
 
+    /// Devices that RDMA uses, by name or address, with commas [S3ENGINE_RDMA_DEVICE; default: all that are up]
+    #[arg(long, value_name = "LIST")]
+    pub(crate) rdma_device: Option<String>,
+
+    /// MinIO's RDMA library, where it is not found as libs3rdma.so.0 [S3ENGINE_S3RDMA_LIBRARY]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) s3rdma_library: Option<PathBuf>,
+
     /// Folder of the loopback fabric [S3ENGINE_LOOPBACK_DIR]
     #[arg(long, value_name = "DIR")]
     pub(crate) loopback_dir: Option<PathBuf>,
@@ -206,6 +214,8 @@ pub(crate) enum FabricChoice {
     Off,
     /// One-sided writes on this host: for s3sim
     Loopback,
+    /// MinIO's library, libs3rdma
+    S3rdma,
 }
 
 /// Where threads that move bytes run.
@@ -381,6 +391,8 @@ impl Settings {
             credentials: self.credentials.or(lower.credentials),
             profile: self.profile.or(lower.profile),
             fabric: self.fabric.or(lower.fabric),
+            rdma_device: self.rdma_device.or(lower.rdma_device),
+            s3rdma_library: self.s3rdma_library.or(lower.s3rdma_library),
             loopback_dir: self.loopback_dir.or(lower.loopback_dir),
             rdma: self.rdma.or(lower.rdma),
             checksum: self.checksum.or(lower.checksum),

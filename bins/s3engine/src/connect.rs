@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use s3engine::{
     BuildError, Credentials, Endpoint, Engine, EngineBuilder, Limits, LoopbackOptions, Placement,
-    PoolError, PoolOptions, Rdma, RetryPolicy, Timeouts,
+    PoolError, PoolOptions, Rdma, RetryPolicy, S3rdmaOptions, Timeouts,
 };
 
 use crate::config::{AdaptiveChoice, ConfigError, FabricChoice, PlacementChoice, Settings};
@@ -102,8 +102,16 @@ fn told(error: BuildError, settings: &Settings) -> Failure {
 }
 
 fn fabric(settings: &Settings) -> Rdma {
+    let devices = settings.rdma_device.as_deref().unwrap_or_default();
+    let devices = devices.split(',').map(|device| device.trim().to_owned());
+    let s3rdma = Rdma::S3rdma(S3rdmaOptions {
+        library: settings.s3rdma_library.clone(),
+        devices: devices.filter(|device| !device.is_empty()).collect(),
+        ..S3rdmaOptions::default()
+    });
     match settings.fabric.unwrap_or(FabricChoice::Auto) {
-        FabricChoice::Auto => Rdma::Auto,
+        FabricChoice::Auto => Rdma::FirstOf(vec![s3rdma]),
+        FabricChoice::S3rdma => s3rdma,
         FabricChoice::Off => Rdma::Off,
         FabricChoice::Loopback => Rdma::Loopback(LoopbackOptions {
             folder: settings.loopback_dir.clone(),

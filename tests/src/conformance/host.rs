@@ -9,7 +9,7 @@ use s3engine::{ConnectOptions, Engine, Limits, Memory, PoolOptions, Rdma, Timeou
 use s3sim::{Sim, SimOptions};
 use tempfile::TempDir;
 
-use crate::rig::{PATIENCE, credentials, loopback, quick_builder};
+use crate::rig::{PATIENCE, credentials, loopback, quick_builder, s3rdma};
 use crate::{FailingFabric, Failure};
 
 /// What a host knows of fabrics.
@@ -141,6 +141,8 @@ pub struct Embedded {
     name: &'static str,
     fabric: FabricIs,
     rdma: fn(&Site) -> Rdma,
+    /// Whether it can break its fabric as a site asks.
+    can_fail: bool,
 }
 
 impl Embedded {
@@ -153,6 +155,20 @@ impl Embedded {
                 None => Rdma::Loopback(loopback(&site.fabric_folder())),
                 Some(failure) => FailingFabric::of(&site.fabric_folder(), failure.clone()),
             },
+            can_fail: true,
+        }
+    }
+
+    /// With the fabric of MinIO's library, over a stand-in for that.
+    pub fn with_s3rdma() -> Self {
+        Self {
+            name: "embedded s3rdma",
+            fabric: FabricIs::Ready,
+            rdma: |site| {
+                let library = s3rdma_standin::copied(site.folder()).loopback(&site.fabric_folder());
+                s3rdma(&library, &["mlx5_0"])
+            },
+            can_fail: false,
         }
     }
 
@@ -161,7 +177,8 @@ impl Embedded {
         Self {
             name: "embedded without a fabric",
             fabric: FabricIs::NotFound,
-            rdma: |_| Rdma::Auto,
+            rdma: |_| Rdma::FirstOf(Vec::new()),
+            can_fail: false,
         }
     }
 
@@ -171,6 +188,7 @@ impl Embedded {
             name: "embedded with RDMA off",
             fabric: FabricIs::Off,
             rdma: |_| Rdma::Off,
+            can_fail: false,
         }
     }
 
@@ -184,6 +202,7 @@ impl Embedded {
                 std::fs::write(&file, "a file where a folder should be").expect("a file");
                 Rdma::Loopback(loopback(&file))
             },
+            can_fail: false,
         }
     }
 }
@@ -198,7 +217,7 @@ impl Host for Embedded {
     }
 
     fn start(&self, site: &Site) -> Option<Running> {
-        if site.failure.is_some() && self.fabric != FabricIs::Ready {
+        if site.failure.is_some() && !self.can_fail {
             return None;
         }
         let limits = Limits {
@@ -233,6 +252,14 @@ impl Served {
         Self {
             name: "served loopback",
             engine: Embedded::with_loopback(),
+        }
+    }
+
+    /// By a service with the fabric of MinIO's library.
+    pub fn with_s3rdma() -> Self {
+        Self {
+            name: "served s3rdma",
+            engine: Embedded::with_s3rdma(),
         }
     }
 

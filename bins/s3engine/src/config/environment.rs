@@ -33,6 +33,10 @@ pub(super) const VARIABLES: &[(&str, Set)] = &[
     ("S3ENGINE_CREDENTIALS", |s, v| choose(&mut s.credentials, v)),
     ("S3ENGINE_PROFILE", |s, v| set(&mut s.profile, v)),
     ("S3ENGINE_RDMA", |s, v| choose(&mut s.fabric, v)),
+    ("S3ENGINE_RDMA_DEVICE", |s, v| set(&mut s.rdma_device, v)),
+    ("S3ENGINE_S3RDMA_LIBRARY", |s, v| {
+        set(&mut s.s3rdma_library, v)
+    }),
     ("S3ENGINE_LOOPBACK_DIR", |s, v| set(&mut s.loopback_dir, v)),
     ("S3ENGINE_POLICY", |s, v| choose(&mut s.rdma, v)),
     ("S3ENGINE_CHECKSUM", |s, v| choose(&mut s.checksum, v)),

@@ -23,6 +23,8 @@ pub(crate) struct File {
     pub(crate) metrics: Option<SocketAddr>,
     pub(crate) drain: Option<Span>,
     pub(crate) fabric: Option<FabricChoice>,
+    pub(crate) rdma_device: Option<String>,
+    pub(crate) s3rdma_library: Option<PathBuf>,
     pub(crate) loopback_dir: Option<PathBuf>,
     pub(crate) threads: Option<usize>,
     pub(crate) placement: Option<PlacementChoice>,
@@ -136,6 +138,8 @@ impl File {
     pub(crate) fn settings(&self) -> Settings {
         Settings {
             fabric: self.fabric,
+            rdma_device: self.rdma_device.clone(),
+            s3rdma_library: self.s3rdma_library.clone(),
             loopback_dir: self.loopback_dir.clone(),
             engine_threads: self.threads,
             placement: self.placement,
