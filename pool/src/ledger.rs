@@ -1,12 +1,14 @@
 //! The registration ledger: for each (slab, segment, fabric) whether it is registered, or why not.
 //!
 //! Registered once, at first use or, for clients of a service, when the slab is made; read without a lock from
-//! then on. A failure is kept, not tried again for every transfer. Revocation is the pool's (see `quarantine`),
+//! then on. What fails is tried once more after a moment; then the failure is kept, and not before a while has passed
+//! does one transfer try again. Revocation is the pool's (see `quarantine`),
 //! after which a segment is unregistered and the next use registers it anew.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
@@ -95,9 +97,23 @@ pub enum RegistrationState {
 #[derive(Default)]
 struct Entry {
     current: ArcSwapOption<Registration>,
-    /// Held while registering, so that it happens once; keeps the failure.
-    failed: Mutex<Option<RegisterError>>,
+    /// Held while registering, so that it happens once; keeps the failure, and when it was.
+    failed: Mutex<Option<(RegisterError, Instant)>>,
 }
+
+/// With whom memory is registered, and how often that is tried.
+#[derive(Clone, Copy)]
+pub(crate) struct Registering<'a> {
+    pub(crate) registrar: &'a dyn Registrar,
+    pub(crate) counters: &'a Counters,
+    /// How long a failure stands.
+    pub(crate) cool_down: Duration,
+}
+
+/// The pause before what has failed is tried once more.
+const BACKOFF: Duration = Duration::from_millis(20);
+/// What took as long to fail is not tried at once again.
+const SLOW: Duration = Duration::from_secs(1);
 
 /// Counts since the pool was made, all fabrics together.
 #[derive(Debug, Default)]
@@ -105,6 +121,7 @@ pub(crate) struct Counters {
     pub(crate) registered: AtomicU64,
     pub(crate) ahead: AtomicU64,
     pub(crate) failed: AtomicU64,
+    pub(crate) retried: AtomicU64,
     pub(crate) revoked: AtomicU64,
     pub(crate) unconfirmed: AtomicU64,
     pub(crate) nanoseconds: AtomicU64,
@@ -117,8 +134,10 @@ pub struct LedgerStats {
     pub registered: u64,
     /// Of these, made together with their slab: no GET waited for them.
     pub ahead: u64,
-    /// Registrations that failed.
+    /// Registrations that failed, tried once more or not.
     pub failed: u64,
+    /// Registrations that were tried once more.
+    pub retried: u64,
     /// Registrations revoked and confirmed.
     pub revoked: u64,
     /// Revocations that nobody confirmed: their slabs were given up.
@@ -134,6 +153,7 @@ impl Counters {
             registered: load(&self.registered),
             ahead: load(&self.ahead),
             failed: load(&self.failed),
+            retried: load(&self.retried),
             revoked: load(&self.revoked),
             unconfirmed: load(&self.unconfirmed),
             time: Duration::from_nanos(load(&self.nanoseconds)),
@@ -159,13 +179,12 @@ impl SlabLedger {
     pub(crate) fn use_for<'a>(
         &self,
         fabric: FabricId,
-        registrar: &dyn Registrar,
-        counters: &Counters,
+        registering: Registering<'_>,
         slab: SlabId,
         (slab_len, offset, len): (u64, u64, u64),
         segment: impl FnOnce(u32, u64, u64) -> Segment<'a>,
     ) -> Result<RegistrationUse, UnregisteredWhy> {
-        let limit = segment_len(registrar);
+        let limit = segment_len(registering.registrar);
         let over = UnregisteredWhy::OverLimit { offset, len, limit };
         let index = offset / limit;
         let start = index * limit;
@@ -191,13 +210,16 @@ impl SlabLedger {
         if let Some(used) = self.begin(entry, slab)? {
             return Ok(used);
         }
-        if let Some(error) = &*failed {
+        if let Some((error, at)) = &*failed
+            && at.elapsed() < registering.cool_down
+        {
             return Err(UnregisteredWhy::Failed(error.clone()));
         }
         let segment = segment(number, start, limit.min(slab_len - start));
         self.open(slab)?;
-        match register(registrar, counters, segment) {
+        match registering.register(segment) {
             Ok(handle) => {
+                *failed = None;
                 let registration = Arc::new(Registration {
                     fabric,
                     handle,
@@ -209,7 +231,7 @@ impl SlabLedger {
                 used.ok_or(UnregisteredWhy::Draining(slab))
             }
             Err(error) => {
-                *failed = Some(error.clone());
+                *failed = Some((error.clone(), Instant::now()));
                 Err(UnregisteredWhy::Failed(error))
             }
         }
@@ -316,7 +338,7 @@ impl SlabLedger {
             .map(|entry| match entry.current.load_full() {
                 Some(registration) => RegistrationState::Registered(registration.handle),
                 None => match &*entry.failed.lock().unwrap_or_else(PoisonError::into_inner) {
-                    Some(error) => RegistrationState::Failed(error.clone()),
+                    Some((error, _)) => RegistrationState::Failed(error.clone()),
                     None => RegistrationState::Unregistered,
                 },
             })
@@ -351,31 +373,34 @@ fn revoke(
     })
 }
 
-fn register(
-    registrar: &dyn Registrar,
-    counters: &Counters,
-    segment: Segment<'_>,
-) -> Result<RegistrationHandle, RegisterError> {
-    let began = Instant::now();
-    let result = registrar.register(segment);
-    let nanoseconds = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
-    counters
-        .nanoseconds
-        .fetch_add(nanoseconds, Ordering::Relaxed);
-    let fabric = registrar.name();
-    match &result {
-        Ok(_) => {
-            counters.registered.fetch_add(1, Ordering::Relaxed);
-            metrics::counter!("s3engine_registrations_total", "fabric" => fabric).increment(1);
+impl Registering<'_> {
+    /// Registers a segment, in two attempts at most.
+    fn register(&self, segment: Segment<'_>) -> Result<RegistrationHandle, RegisterError> {
+        let began = Instant::now();
+        let mut result = self.registrar.register(segment);
+        if result.is_err() && began.elapsed() < SLOW {
+            self.counters.retried.fetch_add(1, Ordering::Relaxed);
+            thread::sleep(BACKOFF);
+            result = self.registrar.register(segment);
         }
-        Err(error) => {
-            counters.failed.fetch_add(1, Ordering::Relaxed);
-            let cause = error
-                .errno
-                .map_or_else(|| "other".to_owned(), |errno| format!("errno-{errno}"));
-            metrics::counter!("s3engine_registration_failures_total", "fabric" => fabric, "cause" => cause).increment(1);
-            tracing::warn!(fabric, slab = segment.slab.0, segment = segment.index, len = segment.len, memory = %segment.memory, %error, "registration failed");
+        let nanoseconds = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let time = &self.counters.nanoseconds;
+        time.fetch_add(nanoseconds, Ordering::Relaxed);
+        let fabric = self.registrar.name();
+        match &result {
+            Ok(_) => {
+                self.counters.registered.fetch_add(1, Ordering::Relaxed);
+                metrics::counter!("s3engine_registrations_total", "fabric" => fabric).increment(1);
+            }
+            Err(error) => {
+                self.counters.failed.fetch_add(1, Ordering::Relaxed);
+                let cause = error
+                    .errno
+                    .map_or_else(|| "other".to_owned(), |errno| format!("errno-{errno}"));
+                metrics::counter!("s3engine_registration_failures_total", "fabric" => fabric, "cause" => cause).increment(1);
+                tracing::warn!(fabric, slab = segment.slab.0, segment = segment.index, len = segment.len, memory = %segment.memory, %error, again_after = ?self.cool_down, "registration failed");
+            }
         }
+        result
     }
-    result
 }

@@ -36,6 +36,9 @@ pub struct PoolOptions {
     pub quarantine_max_bytes: u64,
     /// How long a revocation may take to be confirmed.
     pub revoke_timeout: Duration,
+    /// How long memory that could not be registered is not tried again. Until then its transfers have that reason at
+    /// once.
+    pub registration_cool_down: Duration,
 }
 
 impl Default for PoolOptions {
@@ -50,6 +53,7 @@ impl Default for PoolOptions {
             quarantine_max: Duration::from_secs(10),
             quarantine_max_bytes: 1 << 30,
             revoke_timeout: Duration::from_secs(2),
+            registration_cool_down: Duration::from_secs(60),
         }
     }
 }

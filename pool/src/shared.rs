@@ -13,7 +13,9 @@ use crate::client::{Client, ClientId, ClientOptions, Handle};
 use crate::cuda::{CudaError, CudaKind, CudaMemory, Gpu, Staging, Uuid};
 use crate::group::Groups;
 use crate::host::HostMemory;
-use crate::ledger::{Counters, FabricId, RegistrationUse, UnregisteredWhy, segment_len};
+use crate::ledger::{
+    Counters, FabricId, Registering, RegistrationUse, UnregisteredWhy, segment_len,
+};
 use crate::memory::{Memory, SLAB_ALIGN};
 use crate::options::{CudaStats, MemoryBound, PoolError, PoolOptions};
 use crate::process::Process;
@@ -273,8 +275,11 @@ impl Shared {
         let range = (slab.len(), start, len);
         slab.ledger.use_for(
             fabric,
-            registrar,
-            &self.counters,
+            Registering {
+                registrar,
+                counters: &self.counters,
+                cool_down: self.options.registration_cool_down,
+            },
             slab.id(),
             range,
             |index, start, len| slab.segment(index, start, len),

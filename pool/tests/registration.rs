@@ -15,6 +15,8 @@ use s3engine_pool::{
 mod books;
 
 const MIB: u64 = 1 << 20;
+/// The longest wait for anything.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 struct Setup {
     books: Arc<Books>,
@@ -163,6 +165,49 @@ fn a_failed_registration_keeps_errno_and_text_and_is_not_tried_again() {
         s.pool.registrations(slab, s.fabric)[0],
         RegistrationState::Failed(_)
     ));
+}
+
+#[test]
+fn a_registration_that_fails_is_tried_once_more() {
+    let s = setup(8 * MIB);
+    s.books.refuse_next.store(1, Ordering::SeqCst);
+    let mut landing = s.alloc(MIB).into_landing();
+    let mut window = landing.window(0, MIB).unwrap();
+    s.arm(&mut window);
+    let ledger = s.pool.stats().ledger;
+    assert_eq!(
+        (ledger.registered, ledger.failed, ledger.retried),
+        (1, 0, 1)
+    );
+    window.disarm();
+}
+
+#[test]
+fn a_failure_stands_until_it_has_cooled_down_and_then_one_use_tries_again() {
+    for cool_down in [Duration::from_secs(3600), Duration::ZERO] {
+        let books = Arc::new(Books::default());
+        let options = PoolOptions {
+            slab_bytes: 8 * MIB,
+            max_bytes: Some(8 * MIB),
+            registration_cool_down: cool_down,
+            ..PoolOptions::default()
+        };
+        let fabrics = vec![Arc::clone(&books) as Arc<dyn Registrar>];
+        let pool = Pool::with_fabrics(options, fabrics).unwrap();
+        let fabric = pool.fabric(0).unwrap();
+        let buffer = pool.alloc(MIB, Memory::Host, PATIENCE).unwrap();
+        let mut landing = buffer.into_landing();
+        let mut window = landing.window(0, MIB).unwrap();
+        // Both attempts of the first use, and no more.
+        books.refuse_next.store(2, Ordering::SeqCst);
+        assert!(window.arm(fabric).is_err());
+        assert_eq!(books.asked.load(Ordering::SeqCst), 2);
+        let again = window.arm(fabric);
+        assert_eq!(again.is_ok(), cool_down.is_zero(), "{again:?}");
+        let asked = books.asked.load(Ordering::SeqCst);
+        assert_eq!(asked, 2 + u64::from(cool_down.is_zero()));
+        window.disarm();
+    }
 }
 
 #[test]

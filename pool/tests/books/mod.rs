@@ -20,6 +20,10 @@ pub struct Books {
     next: AtomicU64,
     live: Mutex<HashSet<u64>>,
     pub refuse_register: AtomicBool,
+    /// So many registrations fail, and then none.
+    pub refuse_next: AtomicU64,
+    /// How often one was asked for.
+    pub asked: AtomicU64,
     pub refuse_revoke: AtomicBool,
     pub panic_in_revoke: AtomicBool,
     /// A revocation waits while this is set, and `revoking` says that it does.
@@ -48,7 +52,11 @@ impl Registrar for Books {
 
     fn register(&self, segment: Segment<'_>) -> Result<RegistrationHandle, RegisterError> {
         assert!(segment.len <= self.segment_limit());
-        if self.refuse_register.load(Ordering::SeqCst) {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        let take = |left: u64| left.checked_sub(1);
+        let (set, fetch) = (Ordering::SeqCst, Ordering::SeqCst);
+        let is_next = self.refuse_next.fetch_update(set, fetch, take).is_ok();
+        if is_next || self.refuse_register.load(Ordering::SeqCst) {
             return Err(RegisterError {
                 errno: Some(12),
                 text: "no rail could register".into(),
