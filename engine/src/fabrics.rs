@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use s3engine_pool::topology::Topology;
+use s3engine_s3::fabric::cufile::{Cufile, CufileOptions};
 use s3engine_s3::fabric::loopback::{Loopback, LoopbackOptions};
 use s3engine_s3::fabric::s3rdma::{S3rdma, S3rdmaOptions};
 use s3engine_s3::fabric::{Fabric, OpenError};
@@ -25,6 +26,8 @@ pub enum Rdma {
     Loopback(LoopbackOptions),
     /// MinIO's library.
     S3rdma(S3rdmaOptions),
+    /// NVIDIA's library.
+    Cufile(CufileOptions),
     /// A fabric of the caller's.
     Custom(Arc<dyn Fabric>),
 }
@@ -69,7 +72,13 @@ impl Found {
 pub(crate) fn find(rdma: Rdma) -> Found {
     match rdma {
         Rdma::Off => Found::none(FabricState::Off, "RDMA is switched off by configuration"),
-        Rdma::Auto => first_of([Rdma::S3rdma(S3rdmaOptions::default())], &Topology::read()),
+        Rdma::Auto => first_of(
+            [
+                Rdma::S3rdma(S3rdmaOptions::default()),
+                Rdma::Cufile(CufileOptions::default()),
+            ],
+            &Topology::read(),
+        ),
         Rdma::FirstOf(all) => first_of(all, &Topology::read()),
         Rdma::Loopback(options) => match Loopback::open(options) {
             Ok(fabric) => Found::ready(Arc::new(fabric)),
@@ -79,6 +88,13 @@ pub(crate) fn find(rdma: Rdma) -> Found {
             let opened = S3rdma::open(options);
             Found::opened(
                 "s3rdma",
+                opened.map(|fabric| Arc::new(fabric) as Arc<dyn Fabric>),
+            )
+        }
+        Rdma::Cufile(options) => {
+            let opened = Cufile::open(options);
+            Found::opened(
+                "cufile",
                 opened.map(|fabric| Arc::new(fabric) as Arc<dyn Fabric>),
             )
         }

@@ -64,7 +64,9 @@ pub use s3engine_s3::checksum::{
 pub use s3engine_s3::credentials::{Credentials, CredentialsError};
 pub use s3engine_s3::endpoint::{AddressingStyle, Endpoint, EndpointError, Origin};
 pub use s3engine_s3::error::{Attempt, Error, ErrorKind, History, Phase};
+pub use s3engine_s3::fabric::cufile::CufileOptions;
 pub use s3engine_s3::fabric::loopback::LoopbackOptions;
+pub use s3engine_s3::fabric::probe;
 pub use s3engine_s3::fabric::s3rdma::S3rdmaOptions;
 pub use s3engine_s3::fabric::{Fabric, Rail};
 pub use s3engine_s3::list::{ListPage, ListQuery, ListedObject};

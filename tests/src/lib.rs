@@ -54,7 +54,8 @@ pub use owner::{Owner, kills, own};
 pub use program::{Program, helper};
 pub use raw::Raw;
 pub use rig::{
-    PATIENCE, Rig, block_on, credentials, drain, loopback, quick_builder, s3rdma, wait_until,
+    PATIENCE, Rig, block_on, credentials, cufile, drain, loopback, quick_builder, s3rdma,
+    wait_until,
 };
 pub use service_rig::ServiceRig;
 pub use verb::{Hosted, Thing, Verb, on_both_hosts};

@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use fabric_standin::Copied;
 use s3engine::{
-    Buffer, Completion, Credentials, Endpoint, Engine, EngineBuilder, Flags, Get, LoopbackOptions,
-    Memory, Policy, PoolOptions, Queue, QueueOptions, Rdma, RetryPolicy, S3rdmaOptions, Timeouts,
+    Buffer, Completion, Credentials, CufileOptions, Endpoint, Engine, EngineBuilder, Flags, Get,
+    LoopbackOptions, Memory, Policy, PoolOptions, Queue, QueueOptions, Rdma, RetryPolicy,
+    S3rdmaOptions, Timeouts,
 };
 use s3sim::{Rule, Sim, SimOptions, content};
 use tempfile::TempDir;
@@ -182,6 +183,18 @@ pub fn s3rdma(library: &Copied, devices: &[&str]) -> Rdma {
         library: Some(library.path().into()),
         devices: devices.iter().map(|&device| device.into()).collect(),
         ..S3rdmaOptions::default()
+    })
+}
+
+/// The fabric of NVIDIA's library, over a stand-in for that, which the program `prober` tries. That a host has no list
+/// of modules is no matter to the stand-in.
+pub fn cufile(library: &Copied, prober: &str) -> Rdma {
+    Rdma::Cufile(CufileOptions {
+        library: Some(library.path().into()),
+        prober: Some(prober.into()),
+        modules: "/".into(),
+        // A busy machine starts a process late.
+        call_timeout: PATIENCE,
     })
 }
 

@@ -8,6 +8,7 @@ use crate::bench::BenchArgs;
 use crate::config::Settings;
 use crate::get::GetArgs;
 use crate::ls::LsArgs;
+use crate::probe_library::ProbeLibraryArgs;
 use crate::serve::{self, ServeArgs};
 
 const AFTER: &str = "\
@@ -43,6 +44,9 @@ pub(crate) enum Command {
     /// Own memory, connections and credentials for every process of this host
     #[command(after_help = serve::HELP)]
     Serve(Box<ServeArgs>),
+    /// Try a vendor's RDMA library, for another process
+    #[command(hide = true)]
+    ProbeLibrary(ProbeLibraryArgs),
     /// Run the S3 simulator
     Sim(Box<s3sim::cli::Args>),
 }

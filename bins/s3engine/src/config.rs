@@ -92,6 +92,10 @@ pub(crate) struct Settings {
     #[arg(long, value_name = "FILE")]
     pub(crate) s3rdma_library: Option<PathBuf>,
 
+    /// NVIDIA's cuFile, where it is not found as libcufile.so.0 [S3ENGINE_CUFILE_LIBRARY]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) cufile_library: Option<PathBuf>,
+
     /// Folder of the loopback fabric [S3ENGINE_LOOPBACK_DIR]
     #[arg(long, value_name = "DIR")]
     pub(crate) loopback_dir: Option<PathBuf>,
@@ -216,6 +220,8 @@ pub(crate) enum FabricChoice {
     Loopback,
     /// MinIO's library, libs3rdma
     S3rdma,
+    /// NVIDIA's library, libcufile, which is under libcuobjclient
+    Cufile,
 }
 
 /// Where threads that move bytes run.
@@ -393,6 +399,7 @@ impl Settings {
             fabric: self.fabric.or(lower.fabric),
             rdma_device: self.rdma_device.or(lower.rdma_device),
             s3rdma_library: self.s3rdma_library.or(lower.s3rdma_library),
+            cufile_library: self.cufile_library.or(lower.cufile_library),
             loopback_dir: self.loopback_dir.or(lower.loopback_dir),
             rdma: self.rdma.or(lower.rdma),
             checksum: self.checksum.or(lower.checksum),

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use s3engine::{
-    BuildError, Credentials, Endpoint, Engine, EngineBuilder, Limits, LoopbackOptions, Placement,
-    PoolError, PoolOptions, Rdma, RetryPolicy, S3rdmaOptions, Timeouts,
+    BuildError, Credentials, CufileOptions, Endpoint, Engine, EngineBuilder, Limits,
+    LoopbackOptions, Placement, PoolError, PoolOptions, Rdma, RetryPolicy, S3rdmaOptions, Timeouts,
 };
 
 use crate::config::{AdaptiveChoice, ConfigError, FabricChoice, PlacementChoice, Settings};
@@ -109,9 +109,14 @@ fn fabric(settings: &Settings) -> Rdma {
         devices: devices.filter(|device| !device.is_empty()).collect(),
         ..S3rdmaOptions::default()
     });
+    let cufile = Rdma::Cufile(CufileOptions {
+        library: settings.cufile_library.clone(),
+        ..CufileOptions::default()
+    });
     match settings.fabric.unwrap_or(FabricChoice::Auto) {
-        FabricChoice::Auto => Rdma::FirstOf(vec![s3rdma]),
+        FabricChoice::Auto => Rdma::FirstOf(vec![s3rdma, cufile]),
         FabricChoice::S3rdma => s3rdma,
+        FabricChoice::Cufile => cufile,
         FabricChoice::Off => Rdma::Off,
         FabricChoice::Loopback => Rdma::Loopback(LoopbackOptions {
             folder: settings.loopback_dir.clone(),

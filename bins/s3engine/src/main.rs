@@ -17,6 +17,7 @@ mod network;
 mod new_file;
 mod object_url;
 mod outstanding;
+mod probe_library;
 mod progress;
 mod serve;
 mod size;
@@ -48,6 +49,7 @@ fn main() -> ExitCode {
         ),
         Command::Bench(args) => bench(args),
         Command::Serve(args) => (serve::run(&args), args.verbose),
+        Command::ProbeLibrary(args) => (probe_library::run(&args), 0),
         Command::Sim(args) => {
             s3sim::cli::log_to_stderr();
             let ran = s3sim::cli::run(*args);

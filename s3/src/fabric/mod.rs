@@ -1,12 +1,14 @@
 //! Ways to move bytes by one-sided remote writes.
 
 mod calls;
+pub mod cufile;
 pub mod loopback;
+pub mod probe;
 pub mod s3rdma;
 mod text;
 
 use std::future::{self, Future};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr, UdpSocket};
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -127,4 +129,48 @@ pub enum OpenError {
         /// What the library said, and what helps.
         text: String,
     },
+}
+
+/// The address in a token, if it is one of this host that sockets can begin at.
+fn address_of(token: &Token) -> Option<IpAddr> {
+    let address = Ipv6Addr::from(token.gid?).to_canonical();
+    let is_of_a_link = matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local());
+    let usable = !is_of_a_link && !address.is_unspecified() && !address.is_multicast();
+    (usable && UdpSocket::bind((address, 0)).is_ok()).then_some(address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::token::Dctn;
+
+    fn token(gid: Option<[u8; 16]>) -> Token {
+        Token {
+            address: 0,
+            size: 0,
+            rkey: 0,
+            lid: 0,
+            dctn: Dctn::new(0).unwrap(),
+            gid,
+        }
+    }
+
+    #[test]
+    fn a_rails_address_is_one_of_this_host_or_none() {
+        let of = |text: &str| {
+            let address: Ipv6Addr = text.parse().unwrap();
+            address_of(&token(Some(address.octets())))
+        };
+        assert_eq!(of("::ffff:127.0.0.1"), Some("127.0.0.1".parse().unwrap()));
+        for text in [
+            "::",
+            "fe80::1",
+            "ff02::1",
+            "2001:db8::1",
+            "::ffff:192.0.2.1",
+        ] {
+            assert_eq!(of(text), None, "{text}");
+        }
+        assert_eq!(address_of(&token(None)), None);
+    }
 }

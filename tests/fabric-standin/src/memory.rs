@@ -85,6 +85,16 @@ impl Memory {
         Ok(())
     }
 
+    /// Registers it, if it is not registered.
+    pub fn register_once(&self, address: usize, len: u64) -> Result<(), Refused> {
+        let registered = self.registered.lock().expect("no panic");
+        if let Some(known) = registered.get(&address) {
+            return Err(Refused::Pinned(known.len));
+        }
+        drop(registered);
+        self.register(address, len, false)
+    }
+
     fn share(&self, address: usize, len: u64) -> Result<RegistrationHandle, Refused> {
         let mapped = mapped(address as u64, len).ok_or(Refused::Fault)?;
         let segment = Segment {
@@ -141,7 +151,7 @@ fn mapped(address: u64, len: u64) -> Option<Mapped> {
         let offset = number(words.nth(1)?)?;
         let (_, inode) = (words.next()?, words.next()?.parse::<u64>().ok()?);
         let inside = start <= address && address.checked_add(len)? <= end;
-        (inside && inode != 0).then_some((inode, offset + (address - start)))
+        (inside && inode != 0).then(|| (inode, offset + (address - start)))
     });
     let (inode, offset) = line?;
     let mut descriptors = fs::read_dir("/proc/self/fd").ok()?.flatten();

@@ -40,7 +40,7 @@ thread_local! {
 
 fn settings() -> &'static Settings {
     static SETTINGS: OnceLock<Settings> = OnceLock::new();
-    SETTINGS.get_or_init(|| Settings::of(s3rdma_version as *const c_void))
+    SETTINGS.get_or_init(|| Settings::of(settings as *const c_void))
 }
 
 fn state() -> MutexGuard<'static, State> {

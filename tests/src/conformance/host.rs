@@ -9,7 +9,7 @@ use s3engine::{ConnectOptions, Engine, Limits, Memory, PoolOptions, Rdma, Timeou
 use s3sim::{Sim, SimOptions};
 use tempfile::TempDir;
 
-use crate::rig::{PATIENCE, credentials, loopback, quick_builder, s3rdma};
+use crate::rig::{PATIENCE, credentials, cufile, loopback, quick_builder, s3rdma};
 use crate::{FailingFabric, Failure};
 
 /// What a host knows of fabrics.
@@ -140,7 +140,7 @@ pub trait Host: Sync {
 pub struct Embedded {
     name: &'static str,
     fabric: FabricIs,
-    rdma: fn(&Site) -> Rdma,
+    rdma: Box<dyn Fn(&Site) -> Rdma + Send + Sync>,
     /// Whether it can break its fabric as a site asks.
     can_fail: bool,
 }
@@ -151,10 +151,10 @@ impl Embedded {
         Self {
             name: "embedded loopback",
             fabric: FabricIs::Ready,
-            rdma: |site| match &site.failure {
+            rdma: Box::new(|site| match &site.failure {
                 None => Rdma::Loopback(loopback(&site.fabric_folder())),
                 Some(failure) => FailingFabric::of(&site.fabric_folder(), failure.clone()),
-            },
+            }),
             can_fail: true,
         }
     }
@@ -164,10 +164,24 @@ impl Embedded {
         Self {
             name: "embedded s3rdma",
             fabric: FabricIs::Ready,
-            rdma: |site| {
-                let library = s3rdma_standin::copied(site.folder()).loopback(&site.fabric_folder());
-                s3rdma(&library, &["mlx5_0"])
-            },
+            rdma: Box::new(|site| {
+                let library = s3rdma_standin::copied(site.folder());
+                s3rdma(&library.loopback(&site.fabric_folder()), &["mlx5_0"])
+            }),
+            can_fail: false,
+        }
+    }
+
+    /// With the fabric of NVIDIA's library, over a stand-in for that, which the program `prober` tries.
+    pub fn with_cufile(prober: &str) -> Self {
+        let prober = prober.to_owned();
+        Self {
+            name: "embedded cufile",
+            fabric: FabricIs::Ready,
+            rdma: Box::new(move |site| {
+                let library = cufile_standin::copied(site.folder());
+                cufile(&library.loopback(&site.fabric_folder()), &prober)
+            }),
             can_fail: false,
         }
     }
@@ -177,7 +191,7 @@ impl Embedded {
         Self {
             name: "embedded without a fabric",
             fabric: FabricIs::NotFound,
-            rdma: |_| Rdma::FirstOf(Vec::new()),
+            rdma: Box::new(|_| Rdma::FirstOf(Vec::new())),
             can_fail: false,
         }
     }
@@ -187,7 +201,7 @@ impl Embedded {
         Self {
             name: "embedded with RDMA off",
             fabric: FabricIs::Off,
-            rdma: |_| Rdma::Off,
+            rdma: Box::new(|_| Rdma::Off),
             can_fail: false,
         }
     }
@@ -197,11 +211,11 @@ impl Embedded {
         Self {
             name: "embedded with a broken fabric",
             fabric: FabricIs::Broken,
-            rdma: |site| {
+            rdma: Box::new(|site| {
                 let file = site.folder().join("file");
                 std::fs::write(&file, "a file where a folder should be").expect("a file");
                 Rdma::Loopback(loopback(&file))
-            },
+            }),
             can_fail: false,
         }
     }
@@ -260,6 +274,14 @@ impl Served {
         Self {
             name: "served s3rdma",
             engine: Embedded::with_s3rdma(),
+        }
+    }
+
+    /// By a service with the fabric of NVIDIA's library.
+    pub fn with_cufile(prober: &str) -> Self {
+        Self {
+            name: "served cufile",
+            engine: Embedded::with_cufile(prober),
         }
     }
 

@@ -37,6 +37,9 @@ pub(super) const VARIABLES: &[(&str, Set)] = &[
     ("S3ENGINE_S3RDMA_LIBRARY", |s, v| {
         set(&mut s.s3rdma_library, v)
     }),
+    ("S3ENGINE_CUFILE_LIBRARY", |s, v| {
+        set(&mut s.cufile_library, v)
+    }),
     ("S3ENGINE_LOOPBACK_DIR", |s, v| set(&mut s.loopback_dir, v)),
     ("S3ENGINE_POLICY", |s, v| choose(&mut s.rdma, v)),
     ("S3ENGINE_CHECKSUM", |s, v| choose(&mut s.checksum, v)),

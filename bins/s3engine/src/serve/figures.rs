@@ -32,7 +32,7 @@ const OF_CLIENTS: &str = "s3engine_client_";
 const FORGOTTEN: Duration = Duration::from_secs(600);
 
 #[rustfmt::skip]
-const FIGURES: [(Kind, &str, &str); 37] = [
+const FIGURES: [(Kind, &str, &str); 41] = [
     (Kind::Gauge, "s3engine_build_info", "1, with the version as its label"),
     (Kind::Counter, "s3engine_gets_total", "GETs that have ended, by path and reason"),
     (Kind::Counter, "s3engine_bytes_total", "bytes of objects that arrived, by path and reason"),

@@ -25,7 +25,6 @@ const TEXT: usize = 1024;
 type Version = (u32, u32, u32);
 
 type Init = unsafe extern "C" fn(*const c_char, *mut c_char, usize) -> *mut c_void;
-type Check = unsafe extern "C" fn(*mut c_char, usize) -> c_int;
 type OfHandle = unsafe extern "C" fn(*mut c_void) -> c_int;
 type Free = unsafe extern "C" fn(*mut c_void);
 type Register = unsafe extern "C" fn(*mut c_void, *mut c_void, usize) -> c_int;
@@ -39,7 +38,6 @@ type LastError = unsafe extern "C" fn(*mut c_char, usize) -> usize;
 /// The library, loaded for good: it has threads and exit handlers of its own.
 pub(super) struct Library {
     version: String,
-    check: Check,
     init: Init,
     free: Free,
     healthy: OfHandle,
@@ -93,7 +91,6 @@ impl Library {
         // What names are missing is wanted of all of them.
         let version: Option<unsafe extern "C" fn() -> *const c_char> =
             symbol(loaded, "s3rdma_version", missing);
-        let check = symbol(loaded, "s3rdma_check_rdma", missing);
         let init = symbol(loaded, "s3rdma_client_init", missing);
         let free = symbol(loaded, "s3rdma_client_free", missing);
         let healthy = symbol(loaded, "s3rdma_client_healthy_nic_count", missing);
@@ -107,7 +104,6 @@ impl Library {
         let version = unsafe { version?() };
         Some(Library {
             version: text_at(version, 64).unwrap_or_default(),
-            check: check?,
             init: init?,
             free: free?,
             healthy: healthy?,
@@ -122,17 +118,6 @@ impl Library {
 
     pub(super) fn version(&self) -> &str {
         &self.version
-    }
-
-    /// Whether it finds devices at all, or why not.
-    pub(super) fn check(&self) -> Result<(), String> {
-        let mut text = [0u8; TEXT];
-        // SAFETY: it writes at most so many bytes of text.
-        let found = unsafe { (self.check)(text.as_mut_ptr().cast(), text.len()) };
-        if found == 1 {
-            return Ok(());
-        }
-        Err(self.said(&text))
     }
 
     /// A client on one device, or on what the library chooses.
@@ -324,7 +309,7 @@ mod tests {
         let text = other.to_string();
         assert!(matches!(other, OpenError::Failed { .. }), "{text}");
         assert!(
-            text.contains("lacks s3rdma_version, s3rdma_check_rdma"),
+            text.contains("lacks s3rdma_version, s3rdma_client_init"),
             "{text}"
         );
     }

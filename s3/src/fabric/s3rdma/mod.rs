@@ -61,22 +61,9 @@ impl Default for S3rdmaOptions {
     }
 }
 
-/// What a library says of itself and of this host, as far as it gets.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Probe {
-    /// Its version.
-    pub version: String,
-    /// Whether it finds a device, or why not.
-    pub devices: Result<(), String>,
-}
-
-/// Loads a library and asks it. It may hang: that is for a process of its own.
-pub fn probe(library: Option<&Path>) -> Result<Probe, OpenError> {
-    let library = Library::load(library)?;
-    Ok(Probe {
-        version: library.version().to_owned(),
-        devices: library.check(),
-    })
+/// The version of a library.
+pub(super) fn version(library: Option<&Path>) -> Result<String, OpenError> {
+    Ok(Library::load(library)?.version().to_owned())
 }
 
 /// The fabric.

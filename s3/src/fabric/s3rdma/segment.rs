@@ -56,7 +56,10 @@ impl Segment {
         for &nth in &registered.order {
             let rail = &rails[nth];
             registered.by[nth].asked.store(true, Ordering::SeqCst);
-            let (call, undo) = registered.registering(nth, rail);
+            let (call, undo) = (
+                registered.registering(nth, rail),
+                registered.undoing(nth, rail),
+            );
             match rail
                 .registering
                 .call_blocking(REGISTER, rail.registering.bound(), call, undo)
@@ -93,7 +96,7 @@ impl Segment {
         let tried = &self.by[nth].tried;
         let registering = || async {
             self.by[nth].asked.store(true, Ordering::SeqCst);
-            let (call, undo) = self.registering(nth, rail);
+            let (call, undo) = (self.registering(nth, rail), self.undoing(nth, rail));
             let registered = rail.registering.call(REGISTER, call, undo).await;
             let registered = registered.unwrap_or_else(|hangs| Err(hangs.to_string()));
             match &registered {
@@ -108,19 +111,16 @@ impl Segment {
         tried.get_or_init(registering).await.clone()
     }
 
-    /// What the rail's thread does to register it, and to undo that.
+    /// What the rail's thread does to register it.
     fn registering(
         &self,
         nth: usize,
         rail: &RailClient,
-    ) -> (
-        impl FnOnce() -> Result<(), String> + Send + 'static,
-        impl FnOnce(Result<(), String>) + Send + 'static,
-    ) {
+    ) -> impl FnOnce() -> Result<(), String> + Send + 'static {
         let (library, client) = (rail.library, rail.client);
         let (address, len, gpu) = (self.address, self.len, self.gpu);
         let by = Arc::clone(&self.by);
-        let call = move || {
+        move || {
             if by[nth].revoked.load(Ordering::SeqCst) {
                 return Err("the segment was revoked".to_owned());
             }
@@ -129,14 +129,22 @@ impl Segment {
             library.register(client, address, len)?;
             by[nth].registered.store(true, Ordering::SeqCst);
             Ok(())
-        };
+        }
+    }
+
+    /// What it does when that came too late.
+    fn undoing(
+        &self,
+        nth: usize,
+        rail: &RailClient,
+    ) -> impl FnOnce(Result<(), String>) + Send + 'static {
+        let (library, client, address) = (rail.library, rail.client, self.address);
         let by = Arc::clone(&self.by);
-        let undo = move |late: Result<(), String>| {
+        move |late| {
             if late.is_ok() && by[nth].registered.swap(false, Ordering::SeqCst) {
                 drop(library.deregister(client, address));
             }
-        };
-        (call, undo)
+        }
     }
 
     /// Ends all its registrations. When it returns well, no write lands any more.
