@@ -64,11 +64,11 @@ pub use s3engine_s3::checksum::{
 pub use s3engine_s3::credentials::{Credentials, CredentialsError};
 pub use s3engine_s3::endpoint::{AddressingStyle, Endpoint, EndpointError, Origin};
 pub use s3engine_s3::error::{Attempt, Error, ErrorKind, History, Phase};
-pub use s3engine_s3::fabric::cufile::CufileOptions;
+pub use s3engine_s3::fabric::cufile::{CufileOptions, check_modules, config as cufile_config};
 pub use s3engine_s3::fabric::loopback::LoopbackOptions;
 pub use s3engine_s3::fabric::probe;
 pub use s3engine_s3::fabric::s3rdma::S3rdmaOptions;
-pub use s3engine_s3::fabric::{Fabric, Rail};
+pub use s3engine_s3::fabric::{Fabric, OpenError, Rail};
 pub use s3engine_s3::list::{ListPage, ListQuery, ListedObject};
 pub use s3engine_s3::network::{
     Network, NoHost, Proxies, ProxyError, Source, TlsError, TlsOptions, TrustedHost,

@@ -8,8 +8,11 @@
 //!
 //! What a container or a virtual machine hides is not known, and never an error.
 
+mod gids;
 mod placement;
 mod sysfs;
+
+pub use gids::{Gid, PortState};
 
 use std::cmp::Reverse;
 use std::fmt;

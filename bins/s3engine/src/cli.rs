@@ -6,6 +6,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::bench::BenchArgs;
 use crate::config::Settings;
+use crate::doctor::{self, DoctorArgs};
 use crate::get::GetArgs;
 use crate::ls::LsArgs;
 use crate::probe_library::ProbeLibraryArgs;
@@ -41,6 +42,9 @@ pub(crate) enum Command {
     /// Measure GETs against an endpoint, or against a simulator that it starts
     #[command(after_help = AFTER)]
     Bench(BenchArgs),
+    /// Tell whether GETs would go by RDMA, and if not, why
+    #[command(after_help = doctor::HELP)]
+    Doctor(Box<DoctorArgs>),
     /// Own memory, connections and credentials for every process of this host
     #[command(after_help = serve::HELP)]
     Serve(Box<ServeArgs>),
@@ -108,7 +112,7 @@ mod tests {
     #[test]
     fn secrets_have_no_flags() {
         let mut command = Cli::command();
-        for sub in ["get", "ls", "bench", "serve"] {
+        for sub in ["get", "ls", "bench", "doctor", "serve"] {
             let help = command
                 .find_subcommand_mut(sub)
                 .unwrap()

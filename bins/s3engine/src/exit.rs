@@ -75,6 +75,9 @@ pub(crate) enum Failure {
     /// A process that measures ended before its time.
     #[error("{0}")]
     WorkerLost(String),
+    /// What was told already.
+    #[error("exit code {0}")]
+    Told(u8),
     /// Something else, in words.
     #[error("{0}")]
     Other(String),
@@ -93,6 +96,7 @@ impl Failure {
             | Failure::Differs { .. }
             | Failure::WorkerLost(_)
             | Failure::Other(_) => 1,
+            Failure::Told(code) => *code,
             Failure::Interrupted(signal) => u8::try_from(128 + signal).unwrap_or(1),
         }
     }
@@ -135,6 +139,9 @@ impl Failure {
 
     /// Tells it on stderr; `verbose` adds what led to it.
     pub(crate) fn tell(&self, verbose: u8) {
+        if let Failure::Told(_) = self {
+            return;
+        }
         // Nobody to tell if stderr is closed.
         let _ = self.write(&mut io::stderr().lock(), verbose);
     }

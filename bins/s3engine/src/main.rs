@@ -7,6 +7,7 @@ mod cli;
 mod config;
 mod connect;
 mod destination;
+mod doctor;
 mod exit;
 mod get;
 mod gpus;
@@ -48,6 +49,10 @@ fn main() -> ExitCode {
             args.common.verbose,
         ),
         Command::Bench(args) => bench(args),
+        Command::Doctor(args) => (
+            run(&args.common, |s, i| doctor::run(&args, s, i)),
+            args.common.verbose,
+        ),
         Command::Serve(args) => (serve::run(&args), args.verbose),
         Command::ProbeLibrary(args) => (probe_library::run(&args), 0),
         Command::Sim(args) => {

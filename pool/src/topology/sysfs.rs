@@ -161,6 +161,11 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
+/// A file's text, if it has any.
+pub(super) fn text(file: &Path) -> Option<String> {
+    read(file, |text| (!text.is_empty()).then(|| text.to_owned()))
+}
+
 /// A file's text, understood.
 fn read<T>(file: &Path, understood: impl Fn(&str) -> Option<T>) -> Option<T> {
     let mut text = String::new();

@@ -79,16 +79,7 @@ struct Registered {
 impl Cufile {
     /// Tries the library in a process of its own, then loads it here.
     pub fn open(options: CufileOptions) -> Result<Self, OpenError> {
-        if !options.modules.exists() {
-            let modules = options.modules.display();
-            return Err(OpenError::Failed {
-                text: format!(
-                    "{} is not loaded: {modules} is missing here, as in some containers and virtual machines, and the library loops for ever where it looks for nvidia_peermem in it; \
-                     have {modules} mounted, or use fabric s3rdma",
-                    library::NAME
-                ),
-            });
-        }
+        check_modules(&options.modules)?;
         let library = options.library.as_deref();
         let prober = options.prober.as_deref();
         let report = probe::in_child(prober, Vendor::Cufile, library, options.call_timeout)?;
@@ -160,6 +151,21 @@ impl Cufile {
             source: super::address_of(&token),
         })
     }
+}
+
+/// Whether the library would loop for ever.
+pub fn check_modules(modules: &Path) -> Result<(), OpenError> {
+    if modules.exists() {
+        return Ok(());
+    }
+    let modules = modules.display();
+    Err(OpenError::Failed {
+        text: format!(
+            "{} is not loaded: {modules} is missing here, as in some containers and virtual machines, and the library loops for ever where it looks for nvidia_peermem in it; \
+             have {modules} mounted, or use fabric s3rdma",
+            library::NAME
+        ),
+    })
 }
 
 impl Registrar for Cufile {

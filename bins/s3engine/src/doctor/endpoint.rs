@@ -1,0 +1,288 @@
+//! The endpoint as this host reaches it: its name, its addresses, its clock, its answers, and one GET by RDMA.
+
+use std::io::{Read, Write};
+use std::net::{IpAddr, TcpStream, ToSocketAddrs};
+use std::time::{Duration, Instant, SystemTime};
+
+use s3engine::{Endpoint, Engine, Error, Get, ListQuery, Memory, Path, Policy};
+
+use super::bounded::within;
+use super::finding::Finding;
+use crate::config::Settings;
+use crate::exit::Failure;
+use crate::interrupt::Interrupt;
+use crate::wait::wait_for;
+
+/// Addresses of one name that are tried.
+const MOST: usize = 8;
+/// What one GET asks for at most.
+const PART: u64 = 1 << 20;
+/// How far clocks may be apart before servers refuse signatures.
+const SKEW: u64 = 900;
+
+/// Where an endpoint is.
+pub(crate) struct Reached {
+    pub(crate) findings: Vec<Finding>,
+    /// Addresses that were connected to.
+    pub(crate) addresses: Vec<IpAddr>,
+}
+
+/// Looks its name up, and connects.
+pub(crate) fn reach(endpoint: &Endpoint, bound: Duration) -> Reached {
+    const NAME: &str = "endpoint";
+    let url = endpoint.to_string();
+    let mut reached = Reached {
+        findings: Vec::new(),
+        addresses: Vec::new(),
+    };
+    let Some((host, port, plain)) = place(&url) else {
+        let what = format!("{url}: several servers, or a form that is not looked into");
+        reached.findings.push(Finding::skip(NAME, what));
+        return reached;
+    };
+    let name = (host.clone(), port);
+    let looked_up = within(bound, move || name.to_socket_addrs().map(Vec::from_iter));
+    let addresses = match looked_up {
+        Ok(Ok(addresses)) => addresses,
+        Ok(Err(error)) => {
+            return reached.failing(Finding::fail(NAME, format!("{host} is not found: {error}")));
+        }
+        Err(late) => {
+            return reached.failing(Finding::fail(NAME, format!("looking {host} up: {late}")));
+        }
+    };
+    for address in addresses.iter().take(MOST) {
+        let began = Instant::now();
+        match TcpStream::connect_timeout(address, bound) {
+            Ok(stream) => {
+                let took = began.elapsed().as_secs_f64() * 1000.0;
+                reached.addresses.push(address.ip());
+                reached.findings.push(Finding::ok(
+                    NAME,
+                    format!("{address} answers in {took:.1} ms"),
+                ));
+                if plain && reached.addresses.len() == 1 {
+                    reached.findings.push(clock(stream, &host, bound));
+                }
+            }
+            Err(error) => reached.findings.push(
+                Finding::fail(NAME, format!("{address}: {error}"))
+                    .help("is the server up, and the port open between the two?"),
+            ),
+        }
+    }
+    reached
+}
+
+impl Reached {
+    fn failing(mut self, finding: Finding) -> Self {
+        self.findings.push(finding);
+        self
+    }
+}
+
+/// Host, port, and whether it is plain HTTP.
+fn place(url: &str) -> Option<(String, u16, bool)> {
+    let url: http::Uri = url.parse().ok()?;
+    let plain = match url.scheme_str()? {
+        "http" => true,
+        "https" => false,
+        _ => return None,
+    };
+    let host = url.host()?.trim_start_matches('[').trim_end_matches(']');
+    let port = url.port_u16().unwrap_or(if plain { 80 } else { 443 });
+    Some((host.to_owned(), port, plain))
+}
+
+/// How far the server's clock is from this one.
+fn clock(mut stream: TcpStream, host: &str, bound: Duration) -> Finding {
+    const NAME: &str = "clock";
+    let unknown = |why: String| Finding::skip(NAME, format!("the server's is not known: {why}"));
+    let mut head = [0; 4096];
+    let mut ask = || {
+        stream.set_read_timeout(Some(bound))?;
+        stream.set_write_timeout(Some(bound))?;
+        write!(
+            stream,
+            "HEAD / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
+        )?;
+        stream.read(&mut head)
+    };
+    let read = match ask() {
+        Ok(read) => read,
+        Err(error) => return unknown(error.to_string()),
+    };
+    judge_clock(&String::from_utf8_lossy(&head[..read]), SystemTime::now())
+        .unwrap_or_else(|| unknown("its answer has no Date".into()))
+}
+
+fn judge_clock(head: &str, now: SystemTime) -> Option<Finding> {
+    let date = head.lines().find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        name.eq_ignore_ascii_case("date").then_some(value.trim())
+    })?;
+    let date = httpdate::parse_http_date(date).ok()?;
+    let apart = match now.duration_since(date) {
+        Ok(behind) => behind,
+        Err(ahead) => ahead.duration(),
+    };
+    let what = format!("this one and the server's are {} s apart", apart.as_secs());
+    Some(match apart.as_secs() {
+        0..=60 => Finding::ok("clock", what),
+        61..SKEW => Finding::warn("clock", what).help("set this host's clock (chronyc, timedatectl)"),
+        _ => Finding::warn("clock", what)
+            .means("servers refuse signatures of such a time; the engine corrects for it as it hears of it")
+            .help("set this host's clock (chronyc, timedatectl)"),
+    })
+}
+
+/// Who signs.
+pub(crate) fn credentials(settings: &Settings) -> Finding {
+    const NAME: &str = "credentials";
+    match settings.credentials() {
+        Ok(nobody) if nobody.is_anonymous() => Finding::warn(NAME, "none: requests are not signed"),
+        Ok(fetched) if fetched.is_fetched() => Finding::ok(
+            NAME,
+            "fetched: from a profile, a web identity, a container's agent or the instance",
+        ),
+        Ok(_) => Finding::ok(NAME, "a key pair from the environment"),
+        Err(error) => Finding::fail(NAME, error.to_string()),
+    }
+}
+
+/// What asking for a bucket and one of its objects has shown.
+pub(crate) struct Asked {
+    pub(crate) findings: Vec<Finding>,
+    /// Whether HTTP works. Nothing where no bucket was named.
+    pub(crate) http: Option<bool>,
+    /// Whether RDMA does, or why not.
+    pub(crate) rdma: Option<Result<(), String>>,
+}
+
+/// Lists a bucket, and gets one object both ways.
+pub(crate) fn ask(
+    engine: &Engine,
+    bucket: &str,
+    key: Option<&str>,
+    until: Instant,
+    interrupt: &Interrupt,
+) -> Result<Asked, Failure> {
+    let mut asked = Asked {
+        findings: Vec::new(),
+        http: Some(false),
+        rdma: None,
+    };
+    let late = || Failure::Other("the time is over".into());
+    let (key, size) = match key {
+        Some(key) => {
+            let head = wait_for(engine.head(bucket, key), Some(until), late, interrupt)?;
+            match head {
+                Ok(info) => (key.to_owned(), info.size.unwrap_or(0)),
+                Err(error) => return Ok(asked.failing("bucket", &error)),
+            }
+        }
+        None => {
+            let mut lister = engine.list(bucket, ListQuery::default());
+            let page = wait_for(lister.next(), Some(until), late, interrupt)?;
+            let objects = match page {
+                Ok(page) => page.map_or_else(Vec::new, |page| page.objects),
+                Err(error) => return Ok(asked.failing("bucket", &error)),
+            };
+            let largest = objects.into_iter().max_by_key(|object| object.size);
+            match largest.filter(|object| object.size > 0) {
+                Some(object) => (object.key, object.size),
+                None => {
+                    asked.http = Some(true);
+                    let what =
+                        format!("{bucket} answers; it has no object to try with: --key names one");
+                    asked.findings.push(Finding::skip("bucket", what));
+                    return Ok(asked);
+                }
+            }
+        }
+    };
+    asked
+        .findings
+        .push(Finding::ok("bucket", format!("{bucket} answers")));
+    let len = size.min(PART);
+    let get = |policy| {
+        let buffer = engine.pool().try_alloc(len.max(1), Memory::Host);
+        let buffer = buffer.map_err(|error| Failure::Other(error.to_string()))?;
+        let get = Get::new(bucket, key.as_str())
+            .range(0, len)
+            .into(buffer)
+            .policy(policy);
+        wait_for(engine.get(get), Some(until), late, interrupt)
+    };
+    let what = format!("{len} bytes of {key}");
+    let by_http = get(Policy::Http)?;
+    if let Some(error) = by_http.error() {
+        return Ok(asked.failing("get", error));
+    }
+    asked.http = Some(true);
+    asked
+        .findings
+        .push(Finding::ok("get", format!("{what} by HTTP")));
+    let by_rdma = get(Policy::RequireRdma)?;
+    asked.rdma = Some(match by_rdma.error() {
+        Some(error) => Err(format!("{}: {error}", error.reason())),
+        None if by_rdma.data() != by_http.data() => Err("other bytes than by HTTP".into()),
+        None if by_rdma.path() != Path::Rdma => Err(format!("path {}", by_rdma.path())),
+        None => Ok(()),
+    });
+    asked.findings.push(match &asked.rdma {
+        Some(Err(why)) if by_rdma.error().is_none() => {
+            Finding::fail("get", format!("{what} by RDMA: {why}")).means(
+                "the server says that it wrote what it did not: nothing of it can be trusted",
+            )
+        }
+        Some(Err(why)) => Finding::fail("get", format!("{what} by RDMA: {why}"))
+            .help("docs/rdma.md has each reason and what to do about it"),
+        _ => Finding::ok("get", format!("{what} by RDMA, the same as by HTTP")),
+    });
+    Ok(asked)
+}
+
+impl Asked {
+    fn failing(mut self, name: &'static str, error: &Error) -> Self {
+        let finding = Finding::fail(name, error.to_string());
+        let helped = match error.status() {
+            Some(403) => finding
+                .help("the keys may not, or are wrong: s3engine -v get tells the whole story"),
+            Some(404) => finding.help("is the name right?"),
+            _ => finding,
+        };
+        self.findings.push(helped);
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::finding::Verdict;
+
+    #[test]
+    fn places_are_read_from_urls() {
+        assert_eq!(place("http://a:9000/x"), Some(("a".into(), 9000, true)));
+        assert_eq!(place("https://[::1]"), Some(("::1".into(), 443, false)));
+        assert_eq!(place("ftp://a"), None);
+    }
+
+    #[test]
+    fn clocks_are_compared_by_the_servers_date() {
+        let now = httpdate::parse_http_date("Tue, 01 Dec 2026 10:00:00 GMT").unwrap();
+        let judged =
+            |date: &str| judge_clock(&format!("HTTP/1.1 200 OK\r\ndAtE: {date}\r\n\r\n"), now);
+        let verdict = |date| judged(date).unwrap().verdict;
+        assert_eq!(verdict("Tue, 01 Dec 2026 10:00:30 GMT"), Verdict::Ok);
+        assert_eq!(verdict("Tue, 01 Dec 2026 09:50:00 GMT"), Verdict::Warn);
+        assert!(
+            judged("Tue, 01 Dec 2026 12:00:00 GMT")
+                .unwrap()
+                .means
+                .is_some()
+        );
+        assert_eq!(judged("soon"), None);
+    }
+}

@@ -1,0 +1,187 @@
+//! `s3engine doctor`, run as people run it.
+
+mod support;
+
+use s3sim::{Action, Kind, Rule};
+use serde_json::Value;
+use support::{Ran, World, bare, run};
+
+const ASK: [&str; 3] = ["doctor", "--bucket", "bench"];
+
+fn doctor(world: &World, more: &[&str]) -> Ran {
+    let args: Vec<_> = ASK.iter().chain(more).copied().collect();
+    world.run(&args)
+}
+
+/// What it prints, whatever its exit code.
+fn text(ran: &Ran) -> String {
+    assert_eq!(ran.stderr, "", "{}", ran.stderr);
+    String::from_utf8(ran.stdout.clone()).unwrap()
+}
+
+#[test]
+fn where_a_get_goes_by_rdma_the_answer_is_yes() {
+    let world = World::new();
+    let ran = doctor(&world, &["--fabric", "loopback", "--key", "1MiB-x"]);
+    let told = text(&ran);
+    assert_eq!(ran.code, Some(0), "{told}");
+    assert!(
+        told.starts_with(&format!("RDMA for {}", world.sim.url())),
+        "{told}"
+    );
+    let first = told.lines().next().unwrap();
+    assert!(first.ends_with(": YES, a GET has gone by it"), "{told}");
+    assert!(
+        told.contains("1048576 bytes of 1MiB-x by RDMA, the same as by HTTP"),
+        "{told}"
+    );
+    assert!(told.contains("GETs go by RDMA."), "{told}");
+    assert!(!told.contains(world.sim.secret_key()), "{told}");
+}
+
+#[test]
+fn where_rdma_is_off_or_there_is_no_library_http_works_and_that_is_said() {
+    let world = World::new();
+    let off = doctor(&world, &["--fabric", "off", "--key", "1MiB-x"]);
+    assert_eq!(off.code, Some(5));
+    assert!(text(&off).contains(": NO, "), "{}", text(&off));
+    let missing = [
+        "--fabric",
+        "s3rdma",
+        "--s3rdma-library",
+        "/nowhere/lib.so",
+        "--key",
+        "1MiB-x",
+    ];
+    let missing = doctor(&world, &missing);
+    let told = text(&missing);
+    assert_eq!(missing.code, Some(5), "{told}");
+    assert!(told.contains("cannot load /nowhere/lib.so"), "{told}");
+    assert!(told.contains("1048576 bytes of 1MiB-x by HTTP"), "{told}");
+    assert!(told.contains("GETs go by HTTP, and say so"), "{told}");
+}
+
+#[test]
+fn a_server_that_says_it_wrote_what_it_did_not_is_found_out() {
+    let world = World::new();
+    let lie = Rule::new(Action::ClaimWithoutWriting).only(Kind::Rdma);
+    world.sim.faults().push(lie).unwrap();
+    let ran = doctor(&world, &["--fabric", "loopback", "--key", "1MiB-x"]);
+    let told = text(&ran);
+    assert_eq!(ran.code, Some(5), "{told}");
+    assert!(told.contains("other bytes than by HTTP"), "{told}");
+}
+
+#[test]
+fn why_the_server_declines_is_told() {
+    let world = World::new();
+    world
+        .sim
+        .faults()
+        .push(Rule::new(Action::DeclineWithError).only(Kind::Rdma))
+        .unwrap();
+    let ran = doctor(&world, &["--fabric", "loopback", "--key", "1MiB-x"]);
+    let told = text(&ran);
+    assert_eq!(ran.code, Some(5), "{told}");
+    assert!(
+        told.lines().next().unwrap().contains("NO, server-declined"),
+        "{told}"
+    );
+}
+
+#[test]
+fn an_endpoint_that_is_dead_or_refuses_is_told_with_its_words() {
+    let dead = [
+        "doctor",
+        "--endpoint",
+        "http://127.0.0.1:1",
+        "--anonymous",
+        "--bucket",
+        "b",
+        "--timeout",
+        "2s",
+    ];
+    let ran = run(&mut bare(&dead));
+    let told = text(&ran);
+    assert_eq!(ran.code, Some(1), "{told}");
+    assert!(told.contains("127.0.0.1:1: Connection refused"), "{told}");
+    let world = World::new();
+    let args: Vec<_> = ASK
+        .iter()
+        .chain(&["--fabric", "loopback"])
+        .copied()
+        .collect();
+    let ran = run(world.command(&args).env("AWS_SECRET_ACCESS_KEY", "wrong"));
+    let told = text(&ran);
+    assert_eq!(ran.code, Some(1), "{told}");
+    assert!(
+        told.contains("403") && told.contains("NO, not even HTTP works"),
+        "{told}"
+    );
+}
+
+#[test]
+fn programs_get_the_same_as_json() {
+    let world = World::new();
+    let ran = doctor(
+        &world,
+        &["--fabric", "loopback", "--key", "1MiB-x", "--json"],
+    );
+    assert_eq!((ran.code, &*ran.stderr), (Some(0), ""));
+    let report = ran.json();
+    for key in [
+        "schema",
+        "answer",
+        "because",
+        "endpoint",
+        "findings",
+        "failed",
+        "warnings",
+        "now",
+        "exit_code",
+    ] {
+        assert!(report.get(key).is_some(), "{key}");
+    }
+    assert_eq!(report["answer"], "yes");
+    let findings = report["findings"].as_array().unwrap();
+    let has = |name: &str| findings.iter().any(|finding| finding["name"] == name);
+    for name in [
+        "endpoint",
+        "clock",
+        "credentials",
+        "bucket",
+        "get",
+        "service",
+    ] {
+        assert!(has(name), "{name} in {report}");
+    }
+    let whole = |finding: &Value| finding["verdict"].is_string() && finding["what"].is_string();
+    assert!(findings.iter().all(whole), "{report}");
+}
+
+#[test]
+fn without_an_endpoint_it_tells_of_this_host_and_what_was_looked_for() {
+    let ran = run(&mut bare(&["doctor", "--json"]));
+    assert_eq!(ran.stderr, "");
+    let code = ran.code;
+    let report = ran.json();
+    let findings = report["findings"].as_array().unwrap();
+    let has = |name: &str| findings.iter().any(|finding| finding["name"] == name);
+    for name in [
+        "kernel",
+        "device",
+        "memlock",
+        "huge pages",
+        "io_uring",
+        "libraries",
+        "s3rdma",
+        "cufile",
+        "cufile.json",
+        "gpu",
+    ] {
+        assert!(has(name), "{name} in {report}");
+    }
+    assert_eq!(code, report["exit_code"].as_i64().map(|code| code as i32));
+    let usage = run(&mut bare(&["doctor", "--bucket", "b"]));
+    usage.fails(2, &["which endpoint?"]);
+}
