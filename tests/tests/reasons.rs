@@ -554,3 +554,13 @@ fn an_object_that_does_not_fit_is_refused_with_the_size_it_needs() {
         assert_eq!(failed.reason(), Reason::StaleBuffer);
     }
 }
+
+/// People look reasons up there.
+#[test]
+fn every_reason_stands_in_the_table_of_the_documents() {
+    let table = include_str!("../../docs/rdma.md");
+    for reason in Reason::ALL {
+        let row = |line: &&str| line.starts_with('|') && line.contains(&format!("`{reason}`"));
+        assert!(table.lines().any(|line| row(&line)), "{reason}");
+    }
+}

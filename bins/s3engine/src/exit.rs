@@ -254,11 +254,13 @@ impl fmt::Display for Told<'_> {
 fn help(reason: Reason) -> Option<&'static str> {
     Some(match reason {
         Reason::NoFabric => {
-            "`--fabric loopback` against a simulator on this host; else `--rdma prefer` or `--rdma off`"
+            "`s3engine doctor` tells what lacks; `--fabric loopback` is for a simulator on this host; else `--rdma prefer` or `--rdma off`"
         }
-        Reason::FabricInitFailed => "see the cause above; `--rdma prefer` goes by HTTP meanwhile",
+        Reason::FabricInitFailed => {
+            "`s3engine doctor`, and docs/rdma.md; `--rdma prefer` goes by HTTP meanwhile"
+        }
         Reason::RegistrationFailed | Reason::OverRegistrationLimit => {
-            "a smaller --slab-size, or a higher limit on locked memory"
+            "a higher limit on locked memory, or a smaller --slab-size; `s3engine doctor` tells more"
         }
         Reason::ServerDeclined | Reason::ReplyMissing => {
             "check that RDMA is enabled on the server; `--rdma prefer` goes by HTTP"
