@@ -9,27 +9,31 @@
 //!                                                                  └─ failed, with its own reason
 //! ```
 
+mod dialect;
+mod head;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
+use http::Method;
 use s3engine_pool::{FabricId, Pool, RegistrationHandle, UnregisteredWhy, Window};
 use tokio::task::yield_now;
 
 use crate::checksum::{Checksum, Sum};
 use crate::error::{Error, ErrorKind};
 use crate::fabric::{Fabric, Named, TokenError, Transfer};
-use crate::http::{Client, GetPart, Request, Response, SendError, Stale, check_version_id};
+use crate::http::{Client, GetPart, Request, Response, SendError, Stale};
 use crate::object::ObjectInfo;
 use crate::outcome::{Path, Reason};
 use crate::progress::{Progress, Waits};
-use crate::range::ContentRange;
-use crate::reply::{BYTES_HEADER, Expected, REPLY_HEADER, Reply, Verdict, judge};
+use crate::reply::{BYTES_HEADER, REPLY_HEADER, Verdict};
 use crate::transport::{Outcome, Transport};
 
-/// The header that carries the token.
-pub const TOKEN_HEADER: HeaderName = HeaderName::from_static("x-amz-rdma-token");
+use self::dialect::{Dialect, Standard};
+use self::head::Head;
+
+pub use self::dialect::TOKEN_HEADER;
 
 /// Bytes that servers have been asked to write and have not answered for, of all clones together.
 #[derive(Clone, Debug, Default)]
@@ -66,6 +70,7 @@ pub struct RdmaTransport {
     id: FabricId,
     pool: Pool,
     queued: Queued,
+    dialect: &'static dyn Dialect,
     /// Whether an answer that carries the object in its body may deliver it.
     take_body: bool,
 }
@@ -85,6 +90,7 @@ impl RdmaTransport {
             id,
             pool,
             queued,
+            dialect: &Standard,
             take_body: true,
         }
     }
@@ -194,13 +200,13 @@ impl RdmaTransport {
         response: Response,
         (named, token): (&Named, &str),
     ) -> Outcome {
-        let head = Head::of(&response);
+        let mut head = Head::of(&response);
         if head.status.is_success() {
             window.disarm();
             return self.succeeded(part, window, response, head).await;
         }
         let error = redacted(response.into_error().await, token);
-        if is_of_a_proxy(&error) && !head.headers.contains_key(REPLY_HEADER) {
+        if is_of_a_proxy(&error) && !self.dialect.knows_of_it(&head.headers) {
             let reason = match head.status.as_u16() {
                 408 | 504 => Reason::RdmaTimeout,
                 _ => Reason::RdmaError,
@@ -214,14 +220,12 @@ impl RdmaTransport {
         if let ErrorKind::RangeNotSatisfiable { size } = error.kind()
             && part.is_empty_object(*size)
         {
-            let info = ObjectInfo {
-                size: *size,
-                ..head.info
-            };
-            let head = Head { info, ..head };
+            head.info.size = *size;
             return head.outcome(Path::Rdma, Reason::Ok, 0, None);
         }
-        let reason = head.judge(part, window.len(), Some(&error)).reason();
+        let reason = head
+            .judge(self.dialect, part, window.len(), Some(&error))
+            .reason();
         if reason == Reason::RdmaError {
             self.fabric.ended(named, Transfer::Failed);
         }
@@ -248,7 +252,7 @@ impl RdmaTransport {
         response: Response,
         head: Head,
     ) -> Outcome {
-        let verdict = head.judge(part, window.len(), None);
+        let verdict = head.judge(self.dialect, part, window.len(), None);
         let reason = verdict.reason();
         let rdma = |detail: &str| ErrorKind::Rdma {
             reason,
@@ -337,7 +341,6 @@ impl Transport for RdmaTransport {
                 return Outcome::failed(error);
             }
         };
-        let token = named.token.encode();
         let registered = Instant::now();
         let (_queued, total) = self.queued.add(window.len());
         let version = part
@@ -351,7 +354,7 @@ impl Transport for RdmaTransport {
             }
         };
         self.client.ask_for_checksum(&mut headers, part.checksum);
-        headers.insert(TOKEN_HEADER, secret(&token));
+        let token = self.dialect.ask(&named.token, &mut headers);
         let request = Request {
             method: Method::GET,
             bucket: part.bucket,
@@ -398,13 +401,6 @@ async fn sum(
     Some((part.offset(), sum.finish()))
 }
 
-fn secret(token: &str) -> HeaderValue {
-    // A token is hexadecimal: there is nothing in it that a header cannot carry.
-    let mut value = HeaderValue::from_str(token).unwrap_or_else(|_| HeaderValue::from_static(""));
-    value.set_sensitive(true);
-    value
-}
-
 /// The same error where the server did not repeat the token, which people must not see.
 fn redacted(error: Error, token: &str) -> Error {
     match error.kind() {
@@ -431,130 +427,5 @@ fn is_of_a_proxy(error: &Error) -> bool {
         Some(408 | 502 | 504) => true,
         Some(500..) => error.code().is_none() && error.request_id().is_none(),
         _ => false,
-    }
-}
-
-/// The facts of an answer's head, kept while its body is read.
-struct Head {
-    status: StatusCode,
-    headers: HeaderMap,
-    content_length: Option<u64>,
-    content_range: Option<ContentRange>,
-    info: ObjectInfo,
-    request_id: Option<String>,
-    first_byte: Instant,
-}
-
-impl Head {
-    fn of(response: &Response) -> Self {
-        let headers = response.headers().clone();
-        let content_range = crate::object::text(&headers, &http::header::CONTENT_RANGE)
-            .and_then(|text| ContentRange::parse(text).ok());
-        Self {
-            status: response.status(),
-            content_length: response.content_length(),
-            content_range,
-            info: response.info(),
-            request_id: response.request_id().map(str::to_owned),
-            first_byte: response.first_byte,
-            headers,
-        }
-    }
-
-    fn judge(&self, part: &GetPart<'_>, window: u64, error: Option<&Error>) -> Verdict {
-        let header =
-            |name: &'static str| self.headers.get(name).and_then(|value| value.to_str().ok());
-        let etag = part.pin.and_then(|pin| pin.etag.as_ref()).or(part.if_match);
-        let reply = Reply {
-            status: self.status.as_u16(),
-            rdma_reply: header(REPLY_HEADER),
-            bytes_transferred: header(BYTES_HEADER),
-            content_length: self.content_length,
-            content_range: self.content_range,
-            etag: self.info.etag.as_ref().map(|etag| etag.as_str()),
-            s3_code: error.and_then(Error::code),
-            s3_message: error.and_then(Error::message),
-        };
-        let offset = part.range.map_or(0, |range| range.offset);
-        let total = part.pin.map(|pin| pin.size);
-        let exact = match (part.range, total) {
-            (Some(range), Some(total)) => Some(range.len.min(total.saturating_sub(offset))),
-            (None, total) => total,
-            _ => None,
-        };
-        let verdict = judge(
-            &reply,
-            &Expected {
-                offset,
-                window,
-                exact,
-                ranged: part.range.is_some(),
-                etag: etag.map(|e| e.as_str()),
-                total,
-            },
-        );
-        match verdict {
-            // It is not the same as none.
-            Verdict::Transferred { .. } if self.has_unreadable_range() => Verdict::Unusable {
-                header: "content-range",
-                why: "it is not a range".into(),
-                reason: Reason::BytesMismatch,
-            },
-            verdict => verdict,
-        }
-    }
-
-    fn has_unreadable_range(&self) -> bool {
-        self.content_range.is_none() && self.headers.contains_key(http::header::CONTENT_RANGE)
-    }
-
-    /// The object's size, where the whole object was asked for and is larger than the window.
-    fn larger_than(&self, part: &GetPart<'_>, window: u64) -> Option<u64> {
-        let total = self.content_range.and_then(|range| range.total)?;
-        (part.range.is_none() && total > window).then_some(total)
-    }
-
-    /// The judge compares tag and size; a server may ignore which version was asked for.
-    fn is_of_another_version(&self, part: &GetPart<'_>) -> bool {
-        let pinned = part.pin.and_then(|pin| pin.version_id.as_ref());
-        let found = self.info.version_id.as_ref();
-        let wanted = part.options.version_id.as_deref();
-        pinned
-            .zip(found)
-            .is_some_and(|(pinned, found)| pinned != found)
-            || wanted.is_some_and(|wanted| check_version_id(wanted, &self.info).is_err())
-    }
-
-    fn difference(&self, part: &GetPart<'_>) -> (String, String) {
-        let pinned = part.pin.and_then(|pin| pin.difference(&self.info));
-        let wanted = part.options.version_id.as_deref();
-        let of_version = wanted.and_then(|wanted| check_version_id(wanted, &self.info).err());
-        let of_version = of_version.and_then(|kind| match kind {
-            ErrorKind::Modified { expected, found } => Some((expected, found)),
-            _ => None,
-        });
-        pinned.or(of_version).unwrap_or_else(|| {
-            let text = |etag: Option<&crate::object::ETag>| {
-                etag.map_or("no etag".to_owned(), |e| format!("etag {e}"))
-            };
-            (text(part.if_match), text(self.info.etag.as_ref()))
-        })
-    }
-
-    fn outcome(self, path: Path, reason: Reason, bytes: u64, error: Option<Error>) -> Outcome {
-        Outcome {
-            path,
-            reason,
-            bytes,
-            kept: 0,
-            staged: false,
-            sum: None,
-            status: Some(self.status.as_u16()),
-            info: self.info,
-            request_id: self.request_id,
-            registered: None,
-            first_byte: Some(self.first_byte),
-            error,
-        }
     }
 }
