@@ -21,6 +21,7 @@ mod outstanding;
 mod probe_library;
 mod progress;
 mod serve;
+mod server_metrics;
 mod size;
 mod span;
 mod via;

@@ -706,3 +706,59 @@ fn a_service_goes_on_when_its_clients_are_killed() {
     });
     run(&mut world.client(&get("s3://train/1MiB-x", &[]))).ok();
 }
+
+#[test]
+fn bytes_that_no_server_has_sent_by_rdma_are_told() {
+    // A server that never counts.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        let page = "minio_api_rdma_read_bytes_total 5\nminio_api_rdma_read_ops_total 1\n";
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let _ = std::io::Read::read(&mut stream, &mut [0; 1024]).unwrap();
+            let length = page.len();
+            let _ = write!(
+                stream,
+                "HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{page}"
+            );
+        }
+    });
+    let world = World::new();
+    let own = &world.sim.url()["http://".len()..];
+    for (servers, is_told) in [(own, false), (&silent, true)] {
+        let checked = [
+            "--fabric",
+            "loopback",
+            "--check-share",
+            "100ms",
+            "--server-metrics",
+        ];
+        let args: Vec<_> = checked.iter().copied().chain([servers]).collect();
+        let mut host = world.host(&args);
+        let get = [
+            "get",
+            "s3://train/1MiB-x",
+            "-o",
+            "/dev/null",
+            "--rdma",
+            "require",
+        ];
+        let read = || run(&mut world.client(&get)).ok();
+        match is_told {
+            // What is read before the first look does not count.
+            true => eventually("it is told", || {
+                read();
+                host.told()
+                    .contains("were not sent by RDMA, as the servers count")
+            }),
+            false => (0..5).for_each(|_| drop(read())),
+        }
+        host.signal(Signal::TERM);
+        assert!(host.ended().success());
+        let told = host.told().contains("were not sent by RDMA");
+        assert_eq!(told, is_told, "{}", host.told());
+    }
+    let unnamed = run(&mut world.serve(&["--check-share"]));
+    unnamed.fails(2, &["--check-share: which servers?"]);
+}

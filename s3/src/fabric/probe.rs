@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use s3engine_pool::{Memory, Pool, PoolOptions};
+use s3engine_pool::{Memory, Pool, PoolOptions, UnregisteredWhy};
 use serde::{Deserialize, Serialize};
 
 use super::s3rdma::{S3rdma, S3rdmaOptions};
@@ -146,7 +146,10 @@ pub fn try_registration(fabric: &Arc<dyn Fabric>, memory: Memory) -> Result<(), 
     let id = pool.fabric(0).ok_or("the pool has no fabric")?;
     let mut landing = buffer.into_landing();
     let mut window = landing.window(0, LEN).map_err(|error| error.to_string())?;
-    let armed = window.arm(id).map(drop).map_err(|error| error.to_string());
+    let armed = window.arm(id).map(drop).map_err(|why| match why {
+        UnregisteredWhy::Failed(error) => error.to_string(),
+        other => other.to_string(),
+    });
     // No token was made of it.
     window.disarm();
     armed

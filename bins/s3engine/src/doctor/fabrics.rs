@@ -70,9 +70,9 @@ fn judge(vendor: Vendor, tried: Result<Report, OpenError>) -> Tried {
         Err(OpenError::Failed { text }) => {
             let means = "the library is here, and does not start";
             return Tried {
-                findings: vec![Finding::fail(name, text.clone()).means(means)],
+                findings: vec![Finding::fail(name, text).means(means)],
                 works: false,
-                why: text,
+                why: format!("{name} does not start"),
             };
         }
     };
@@ -93,13 +93,10 @@ fn judge(vendor: Vendor, tried: Result<Report, OpenError>) -> Tried {
     findings.push(of_memory("host memory", &report.registration));
     let of_gpu = |(gpu, refused): &(String, Option<String>)| of_memory(gpu, refused);
     findings.extend(report.cuda.iter().map(of_gpu));
-    let why = report.registration.clone();
     Tried {
         findings,
         works: report.registration.is_none(),
-        why: why.map_or(String::new(), |why| {
-            format!("{name} registers no host memory: {why}")
-        }),
+        why: format!("{name} registers no host memory"),
     }
 }
 
@@ -150,7 +147,7 @@ mod tests {
         let refused = judge(Vendor::Cufile, Ok(report.clone()));
         let verdicts: Vec<_> = refused.findings.iter().map(|f| f.verdict).collect();
         assert_eq!(verdicts, [Verdict::Ok, Verdict::Fail, Verdict::Ok]);
-        assert!(refused.why.contains("cuFile 5045"));
+        assert!(refused.findings[1].what.contains("cuFile 5045"));
         let works = judge(
             Vendor::Cufile,
             Ok(Report {

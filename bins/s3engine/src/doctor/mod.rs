@@ -23,7 +23,7 @@ use s3engine::topology::{PciAddress, Topology};
 use s3engine::{Endpoint, Engine, Proxies};
 
 use self::bounded::within;
-use self::finding::{Answer, Finding, Report};
+use self::finding::{Answer, Finding, Report, Verdict};
 use self::host::Root;
 use crate::cli::Common;
 use crate::config::{FabricChoice, Settings};
@@ -121,7 +121,7 @@ fn examine(
         tried.push(one);
     }
     let mut found = Found {
-        fabric: fabric(settings, &tried),
+        fabric: fabric(settings, &tried, &findings),
         reachable: reached
             .as_ref()
             .is_none_or(|reached| !reached.addresses.is_empty()),
@@ -213,9 +213,12 @@ fn gpus_of(root: &Root, topology: &Topology, bound: Duration) -> Vec<Finding> {
 
 fn proxies(settings: &Settings) -> Result<Option<Finding>, Failure> {
     let direct = settings.network()?.proxies == Proxies::default();
-    let finding = Finding::warn("proxy", "requests go through a proxy")
-        .means("what carries a token goes through it as well, and may be answered by it")
-        .help("--proxy off, or NO_PROXY with the endpoint's name");
+    let finding = Finding::warn(
+        "proxy",
+        "there is one for requests, but for hosts in NO_PROXY",
+    )
+    .means("what carries a token may go through it, and be answered by it")
+    .help("--proxy off, or NO_PROXY with the endpoint's name");
     Ok((!direct).then_some(finding))
 }
 
@@ -237,16 +240,26 @@ fn engine(settings: &Settings, endpoint: Endpoint, bound: Duration) -> Result<En
 }
 
 /// Whether there is a fabric, or why not.
-fn fabric(settings: &Settings, tried: &[fabrics::Tried]) -> Result<(), String> {
+fn fabric(
+    settings: &Settings,
+    tried: &[fabrics::Tried],
+    findings: &[Finding],
+) -> Result<(), String> {
+    let no_device = |one: &&Finding| one.name == "device" && one.verdict == Verdict::Fail;
     match settings.fabric {
         Some(FabricChoice::Off) => Err("RDMA is switched off by configuration".into()),
         Some(FabricChoice::Loopback) => Ok(()),
         _ if tried.iter().any(|one| one.works) => Ok(()),
-        _ => Err(tried
-            .iter()
-            .map(|one| &*one.why)
-            .collect::<Vec<_>>()
-            .join("; ")),
+        _ => Err(findings.iter().find(no_device).map_or_else(
+            || {
+                tried
+                    .iter()
+                    .map(|one| &*one.why)
+                    .collect::<Vec<_>>()
+                    .join("; ")
+            },
+            |one| one.what.clone(),
+        )),
     }
 }
 

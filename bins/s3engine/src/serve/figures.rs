@@ -32,7 +32,7 @@ const OF_CLIENTS: &str = "s3engine_client_";
 const FORGOTTEN: Duration = Duration::from_secs(600);
 
 #[rustfmt::skip]
-const FIGURES: [(Kind, &str, &str); 41] = [
+const FIGURES: [(Kind, &str, &str); 43] = [
     (Kind::Gauge, "s3engine_build_info", "1, with the version as its label"),
     (Kind::Counter, "s3engine_gets_total", "GETs that have ended, by path and reason"),
     (Kind::Counter, "s3engine_bytes_total", "bytes of objects that arrived, by path and reason"),
@@ -62,6 +62,8 @@ const FIGURES: [(Kind, &str, &str); 41] = [
     (Kind::Counter, "s3engine_slabs_given_up_total", "slabs given up, since a revocation was not confirmed"),
     (Kind::Counter, "s3engine_registrations_total", "registrations of memory, by fabric"),
     (Kind::Counter, "s3engine_registration_failures_total", "registrations that failed, by fabric and cause"),
+    (Kind::Gauge, "s3engine_rdma_share_missing_bytes", "bytes counted as RDMA here that the servers have not counted"),
+    (Kind::Counter, "s3engine_rdma_share_unheard_total", "looks at the servers' counters that failed"),
     (Kind::Counter, "s3engine_rail_bytes_total", "bytes that servers wrote by RDMA, by rail"),
     (Kind::Counter, "s3engine_rail_failures_total", "transfers that failed on their rail, by rail"),
     (Kind::Counter, "s3engine_rail_downs_total", "times that a rail was not used for a while, by rail"),

@@ -21,6 +21,8 @@ use crate::span::Span;
 pub(crate) struct File {
     pub(crate) socket: Option<PathBuf>,
     pub(crate) metrics: Option<SocketAddr>,
+    pub(crate) check_share: Option<Span>,
+    pub(crate) server_metrics: Vec<String>,
     pub(crate) drain: Option<Span>,
     pub(crate) fabric: Option<FabricChoice>,
     pub(crate) rdma_device: Option<String>,

@@ -12,6 +12,7 @@ mod plan;
 mod probes;
 mod reload;
 mod screen;
+mod share;
 mod signals;
 mod systemd;
 
@@ -84,6 +85,15 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "ADDR")]
     pub(crate) metrics: Option<SocketAddr>,
 
+    /// Compare the bytes counted as RDMA with the servers' own counters, so often; takes --server-metrics
+    #[arg(long, value_name = "TIME", num_args = 0..=1, default_missing_value = "60s")]
+    pub(crate) check_share: Option<Span>,
+
+    /// Where the servers count their RDMA bytes: host and port, or the whole URL; http://aistor-{1..4}:9000 for four
+    /// (a bearer token: S3ENGINE_SERVER_METRICS_TOKEN)
+    #[arg(long, value_name = "URLS", value_delimiter = ',')]
+    pub(crate) server_metrics: Vec<String>,
+
     /// How long requests under way have to end after SIGTERM [default: 30s]
     #[arg(long, value_name = "TIME")]
     pub(crate) drain: Option<Span>,
@@ -108,9 +118,9 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     let plan = Plan::new(args)?;
     let level = logging::of_verbosity(args.verbose.saturating_add(1));
     let log = logging::start(&plan.settings, level).map_err(Failure::Usage)?;
-    let figures = match plan.metrics {
-        Some(_) => Some(figures::start().map_err(Failure::Other)?),
-        None => None,
+    let figures = match plan.metrics.is_some() || plan.check_share.is_some() {
+        true => Some(figures::start().map_err(Failure::Other)?),
+        false => None,
     };
     let engines = engines(&plan)?;
     let service = Service::start(ServiceOptions {
@@ -122,6 +132,10 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
         caps: plan.caps,
     })?;
     let ready = Ready::new(AtomicBool::new(true));
+    if let (Some((servers, every)), Some(figures)) = (&plan.check_share, &figures) {
+        share::check(servers.clone(), *every, figures.clone())
+            .map_err(|error| cannot("compare shares", error))?;
+    }
     let metrics = probes(&plan, figures, &ready)?;
     let (_, engine) = &engines[0];
     match plan.settings.log.unwrap_or_default() {

@@ -15,6 +15,7 @@ use crate::exit::Failure;
 use crate::serve::ServeArgs;
 use crate::serve::account::Account;
 use crate::serve::file::{EndpointTable, File, RuleTable};
+use crate::server_metrics::Servers;
 use crate::size::Size;
 
 /// How long requests have to end.
@@ -36,6 +37,8 @@ pub(crate) struct Plan {
     pub(crate) limits: Limits,
     pub(crate) settings: Settings,
     pub(crate) metrics: Option<SocketAddr>,
+    /// Whose counters are compared with this service's, and how often.
+    pub(crate) check_share: Option<(Servers, Duration)>,
     pub(crate) drain: Duration,
     /// Whether a flag or the environment says what is logged, so that the file does not.
     pub(crate) log_is_set: bool,
@@ -93,6 +96,7 @@ impl Plan {
             client_headers: client_headers(args, &file)?,
             caps: caps(&file, pool.slab_bytes),
             metrics: args.metrics.or(file.metrics),
+            check_share: check_share(args, &file)?,
             drain: args.drain.or(file.drain).map_or(DRAIN, |drain| drain.0),
             endpoints,
             access,
@@ -102,6 +106,26 @@ impl Plan {
             log_is_set,
             file,
         })
+    }
+}
+
+/// The servers whose counters are compared, if that is wanted.
+fn check_share(args: &ServeArgs, file: &File) -> Result<Option<(Servers, Duration)>, Failure> {
+    let urls = match args.server_metrics.is_empty() {
+        true => &file.server_metrics,
+        false => &args.server_metrics,
+    };
+    let servers = Servers::of(urls).map_err(|problem| {
+        let flag = "--server-metrics";
+        ConfigError::Flag { flag, problem }
+    })?;
+    match args.check_share.or(file.check_share) {
+        None => Ok(None),
+        Some(_) if servers.is_empty() => {
+            let text = "--check-share: which servers? --server-metrics names them";
+            Err(Failure::Usage(text.to_owned()))
+        }
+        Some(every) => Ok(Some((servers, every.0.max(Duration::from_millis(100))))),
     }
 }
 

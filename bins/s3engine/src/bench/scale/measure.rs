@@ -23,12 +23,12 @@ use crate::bench::rows::KeyTemplate;
 use crate::bench::simulator::Simulator;
 use crate::bench::watch::Watch;
 use crate::exit::Failure;
+use crate::server_metrics::Counters;
 use crate::size::Size;
 
 use super::args::ScaleArgs;
 use super::busy::{Busy, waited_for_processors};
 use super::cases::Case;
-use super::counters::Counters;
 use super::crew::Crew;
 use super::message::{Count, Order, Task, Times, Used, Word};
 use super::progress::Progress;

@@ -10,7 +10,6 @@ mod assemble;
 mod busy;
 mod cases;
 mod compare;
-mod counters;
 mod crew;
 mod figures;
 mod host;

@@ -8,11 +8,11 @@ use crate::bench::simulator::{Options, Simulator};
 use crate::config::{FabricChoice, Settings};
 use crate::exit::Failure;
 use crate::interrupt::Interrupt;
+use crate::server_metrics::{Counters, Servers};
 use crate::size::Size;
 
 use super::args::ScaleArgs;
 use super::cases::Case;
-use super::counters::{self, Counters};
 use super::message::Site;
 use super::run::{Mode, Register};
 
@@ -29,7 +29,7 @@ pub(crate) struct Server {
     pub(crate) url: String,
     pub(crate) simulator: Option<Simulator>,
     /// Where it counts.
-    metrics: Vec<String>,
+    metrics: Servers,
     /// What the way to it carries in a second, in 10^9 bytes, if a flag or a model says so.
     pub(crate) line_rate: Option<f64>,
     pub(crate) model: Option<String>,
@@ -53,11 +53,9 @@ impl Server {
             output: std::env::temp_dir().display().to_string(),
             source,
         })?;
-        let mut metrics: Vec<String> = args
-            .server_metrics
-            .iter()
-            .map(|url| with_scheme(url))
-            .collect();
+        let servers = Servers::of(&args.server_metrics);
+        let mut metrics =
+            servers.map_err(|why| Failure::Usage(format!("--server-metrics: {why}")))?;
         let (url, simulator) = match settings.endpoint.clone() {
             Some(url) => (url, None),
             None => {
@@ -80,7 +78,7 @@ impl Server {
                     },
                     interrupt,
                 )?;
-                metrics.push(simulator.url().to_owned());
+                metrics.add(simulator.url().to_owned());
                 (simulator.url().to_owned(), Some(simulator))
             }
         };
@@ -104,7 +102,7 @@ impl Server {
             (Some(Err(why)), Some(_)) => return Err(Failure::Other(why)),
             (Some(Err(why)), None) => {
                 // Asked for each row, it would keep each of them waiting.
-                server.metrics.clear();
+                server.metrics = Servers::default();
                 server.untold = Some(why);
             }
         }
@@ -118,7 +116,7 @@ impl Server {
 
     /// What the server has counted so far, where it is asked.
     pub(crate) fn counters(&self) -> Option<Result<Counters, String>> {
-        (!self.metrics.is_empty()).then(|| counters::read(&self.metrics))
+        (!self.metrics.is_empty()).then(|| self.metrics.read())
     }
 
     /// Whether what is measured is no storage system and no wire.
@@ -173,12 +171,5 @@ impl Memory {
             slab,
             pool: settings.pool_size.map_or(pool, |Size(size)| size),
         }
-    }
-}
-
-fn with_scheme(url: &str) -> String {
-    match url.contains("://") {
-        true => url.to_owned(),
-        false => format!("http://{url}"),
     }
 }
