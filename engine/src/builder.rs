@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use s3engine_pool::topology::Topology;
-use s3engine_pool::{FabricId, Pool, PoolError, PoolOptions, Process, Registrar};
+use s3engine_pool::{FabricId, Memory, Pool, PoolError, PoolOptions, Process, Registrar};
 use s3engine_s3::Policy;
 use s3engine_s3::checksum::Mode;
 use s3engine_s3::credentials::Credentials;
@@ -92,6 +92,7 @@ pub struct EngineBuilder {
     placement: Placement,
     network: Network,
     beside: Option<Engine>,
+    ready: Vec<(Memory, u64)>,
 }
 
 impl EngineBuilder {
@@ -116,6 +117,7 @@ impl EngineBuilder {
             placement: Placement::default(),
             network: Network::default(),
             beside: None,
+            ready: Vec::new(),
         }
     }
 
@@ -219,6 +221,13 @@ impl EngineBuilder {
         self
     }
 
+    /// Has so many bytes of this memory made, and registered with the fabric, before the engine is there: several slabs at
+    /// once. Nothing, by default: memory is made and registered as it is asked for.
+    pub fn ready(mut self, memory: Memory, bytes: u64) -> Self {
+        self.ready.push((memory, bytes));
+        self
+    }
+
     /// Starts the engine.
     pub fn build(self) -> Result<Engine, BuildError> {
         self.check()?;
@@ -239,6 +248,10 @@ impl EngineBuilder {
             pool,
             in_flight,
         } = shared;
+        for (memory, bytes) in self.ready {
+            let ready = pool.prepare(memory, bytes)?;
+            tracing::info!(%memory, ?ready, "memory is ready");
+        }
         let nodes = match self.placement {
             Placement::Auto => Topology::read().usable_nodes(),
             Placement::Off => Vec::new(),

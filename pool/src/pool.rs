@@ -18,7 +18,7 @@ use crate::quarantine::keep;
 use crate::registrar::{Registrar, RevokeError};
 use crate::remote::Remote;
 use crate::shared::Shared;
-use crate::slab::SlabId;
+use crate::slab::{Slab, SlabId};
 use crate::slots::{SlotId, StaleSlot};
 use crate::waiting::{Changed, wait};
 
@@ -234,13 +234,8 @@ impl Pool {
     /// What the ledger says of the segments of one of the client's slabs with a fabric. Empty where none was
     /// ever used, and where another process owns the pool.
     pub fn registrations(&self, slab: SlabId, fabric: FabricId) -> Vec<RegistrationState> {
-        let Ok(owner) = self.owner() else {
-            return Vec::new();
-        };
-        let accounts = owner.shared.lock();
-        let account = accounts.get(owner.client.id);
-        let entry = account.and_then(|account| account.slabs.get(&slab));
-        entry.map_or(Vec::new(), |entry| entry.slab.ledger.states(fabric))
+        let slab = self.slab(slab);
+        slab.map_or(Vec::new(), |slab| slab.ledger.states(fabric))
     }
 
     /// Revokes the registrations of one of the client's slabs; the next use registers anew. For those who want to
@@ -251,14 +246,18 @@ impl Pool {
         let Ok(owner) = self.owner() else {
             return Ok(false);
         };
-        let accounts = owner.shared.lock();
-        let account = accounts.get(owner.client.id);
-        let entry = account.and_then(|account| account.slabs.get(&slab));
-        let Some(slab) = entry.map(|entry| Arc::clone(&entry.slab)) else {
+        let Some(slab) = self.slab(slab) else {
             return Ok(false);
         };
-        drop(accounts);
         owner.shared.unregister(&slab)
+    }
+
+    /// A slab of this client.
+    pub(crate) fn slab(&self, slab: SlabId) -> Option<Arc<Slab>> {
+        let owner = self.owner().ok()?;
+        let accounts = owner.shared.lock();
+        let entry = accounts.get(owner.client.id)?.slabs.get(&slab)?;
+        Some(Arc::clone(&entry.slab))
     }
 
     /// Whether a slot id names a lease of this client that has not ended. Of another process's pool, none.

@@ -251,7 +251,7 @@ impl Shared {
     }
 
     /// Registers a new slab, so that no GET waits for that. A refusal is kept, and told to the GET that meets it.
-    fn register_ahead(&self, slab: &Slab) {
+    pub(crate) fn register_ahead(&self, slab: &Slab) {
         for (nth, registrar) in self.fabrics.iter().enumerate() {
             let limit = segment_len(&**registrar);
             for start in (0..slab.len()).step_by(usize::try_from(limit).unwrap_or(usize::MAX)) {

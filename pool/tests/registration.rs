@@ -168,6 +168,38 @@ fn a_failed_registration_keeps_errno_and_text_and_is_not_tried_again() {
 }
 
 #[test]
+fn memory_is_made_ready_before_anybody_asks_for_it() {
+    let s = setup(64 * MIB);
+    let ready = s.pool.prepare(Memory::Host, 20 * MIB).unwrap();
+    // Slabs of 8 MiB, each of two segments.
+    assert_eq!((ready.slabs, ready.registered, ready.failed), (3, 6, 0));
+    assert_eq!((ready.bytes, s.pool.stats().leased), (20 * MIB, 0));
+    let mut landing = s.alloc(MIB).into_landing();
+    let mut window = landing.window(0, MIB).unwrap();
+    s.arm(&mut window);
+    window.disarm();
+    let stats = s.pool.stats();
+    assert_eq!((stats.slabs_made, stats.ledger.registered), (3, 6));
+    assert_eq!(stats.ledger.ahead, 6);
+}
+
+#[test]
+fn what_cannot_be_registered_ahead_is_told_to_who_meets_it() {
+    let s = setup(64 * MIB);
+    s.books.refuse_register.store(true, Ordering::SeqCst);
+    let ready = s.pool.prepare(Memory::Host, 8 * MIB).unwrap();
+    assert_eq!((ready.slabs, ready.registered, ready.failed), (1, 0, 2));
+    let mut landing = s.alloc(MIB).into_landing();
+    let mut window = landing.window(0, MIB).unwrap();
+    assert!(matches!(
+        window.arm(s.fabric),
+        Err(UnregisteredWhy::Failed(_))
+    ));
+    let full = s.pool.prepare(Memory::Host, 1 << 40);
+    assert!(full.is_err(), "{full:?}");
+}
+
+#[test]
 fn a_registration_that_fails_is_tried_once_more() {
     let s = setup(8 * MIB);
     s.books.refuse_next.store(1, Ordering::SeqCst);

@@ -6,9 +6,10 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use cuda_standin::with_standin;
 use fabric_standin::Copied;
-use s3engine::{Flags, Get, Path as Way, Policy, PoolOptions, Rdma, Reason, S3rdmaOptions};
-use s3engine_tests::{PATIENCE, Rig, wait_until};
+use s3engine::{Flags, Get, Memory, Path as Way, Policy, PoolOptions, Rdma, Reason, S3rdmaOptions};
+use s3engine_tests::{PATIENCE, Rig, ServiceRig, block_on, wait_until};
 use s3sim::{Action, Kind, Rule, content};
 use tempfile::TempDir;
 
@@ -367,4 +368,61 @@ fn the_clients_of_the_library_end_with_the_engine() {
     drop(rig);
     wait_until("both are freed", || library.count("client_free") == 2);
     assert_eq!(library.count("deregister"), library.count("register"));
+}
+
+#[test]
+fn device_memory_without_peermem_is_refused_and_the_reason_says_what_lacks() {
+    with_standin(|| {
+        if Path::new("/sys/module/nvidia_peermem").exists() {
+            println!("skipped: nvidia_peermem is loaded");
+            return;
+        }
+        let s = setup([], &["mlx5_0"], |library| library, |_| {});
+        let get = || {
+            let buffer = s.rig.buffer_of(300 << 10, Memory::cuda(0).unwrap());
+            Get::new("bench", KEY).into(buffer)
+        };
+        let refused = s.rig.get(Policy::RequireRdma, get());
+        assert_eq!(refused.reason(), Reason::RegistrationFailed);
+        let told = format!("{:#}", refused.error().unwrap());
+        for words in ["no rail could register", "nvidia_peermem is not loaded"] {
+            assert!(told.contains(words), "{told}");
+        }
+        drop(refused);
+        let other = s.rig.get(Policy::PreferRdma, get());
+        assert_eq!(
+            (other.path(), other.reason()),
+            (Way::Http, Reason::RegistrationFailed)
+        );
+        assert!(other.is_ok(), "{:?}", other.error());
+        drop(other);
+        s.rig.assert_drains();
+    });
+}
+
+#[test]
+fn clients_of_a_service_cost_a_registration_a_slab_and_none_a_get() {
+    let s = setup([], &["mlx5_0"], |library| library, |_| {});
+    let Setup {
+        rig,
+        library,
+        _folder,
+    } = s;
+    let service = ServiceRig::with(rig, |_| {});
+    let clients: Vec<_> = (0..3).map(|_| service.client()).collect();
+    for _ in 0..10 {
+        for client in &clients {
+            let buffer = client.pool().try_alloc(300 << 10, Memory::Host).unwrap();
+            let get = Get::new("bench", KEY)
+                .into(buffer)
+                .policy(Policy::RequireRdma);
+            let done = block_on(client.get(get));
+            assert_eq!(done.path(), Way::Rdma, "{:?}", done.error());
+        }
+    }
+    let stats = service.rig.engine.pool().stats();
+    assert_eq!(stats.slabs_made, 3, "one for each client");
+    assert_eq!(stats.ledger.registered, 3);
+    assert_eq!(library.count("register"), 3);
+    assert_eq!(library.count("client_init"), 1, "one client of the fabric");
 }

@@ -74,9 +74,8 @@ impl Settings {
         if let Some(path) = &self.calls {
             let line = format!("{:?} {function} {device}\n", thread::current().id());
             let file = OpenOptions::new().create(true).append(true).open(path);
-            // One write: lines of several threads stay whole.
-            file.and_then(|mut file| file.write_all(line.as_bytes()))
-                .expect("the file of calls");
+            // One write: lines of several threads stay whole. A test that has ended has taken its folder away.
+            let _ = file.and_then(|mut file| file.write_all(line.as_bytes()));
         }
         let met = self
             .faults

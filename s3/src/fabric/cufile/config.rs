@@ -173,6 +173,8 @@ fn trailing_comma(plain: &str) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn judged(text: &str) -> Found {
@@ -219,5 +221,13 @@ mod tests {
         assert!(found.problems[0].contains("is not there"), "{found:?}");
         assert!(found.problems[1].contains("rdma_dev_addr_list is empty"));
         assert_eq!(found.values, Values::default());
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_judged(text in r#"[{}\[\]",:/\\ a\n0-9]{0,60}|\{"properties":\{.{0,40}\}\}"#) {
+            let found = judged(&text);
+            prop_assert!(!found.problems.is_empty() || !found.values.rdma_dev_addr_list.is_empty());
+        }
     }
 }
