@@ -123,8 +123,8 @@ impl S3rdma {
     }
 
     /// The rails that memory is to be registered by, the best first: up, near, and not the same for all that are
-    /// equally near.
-    fn order(&self, segment: &PoolSegment<'_>) -> Vec<usize> {
+    /// equally near each time, as the turn has it.
+    fn order(&self, segment: &PoolSegment<'_>, turn: u64) -> Vec<usize> {
         let gpu = segment.cuda.map(|memory| memory.gpu().pci());
         let gpu = gpu.and_then(|address| Some(self.topology.device(address.parse().ok()?)));
         let distance = |rail: &RailClient| {
@@ -134,7 +134,7 @@ impl S3rdma {
             relation.unwrap_or(Relation::Unknown)
         };
         let count = self.rails.len();
-        let turn = segment.slab.0.wrapping_add(segment.index) as usize % count;
+        let turn = turn as usize % count;
         let mut order: Vec<_> = (0..self.rails.len()).collect();
         order.sort_by_cached_key(|&nth| {
             let rail = &self.rails[nth];
@@ -197,9 +197,9 @@ impl Registrar for S3rdma {
     }
 
     fn register(&self, segment: PoolSegment<'_>) -> Result<RegistrationHandle, RegisterError> {
-        let order = self.order(&segment);
-        let registered = Segment::register(&segment, order, &self.rails)?;
         let handle = self.next.fetch_add(1, Ordering::Relaxed);
+        let order = self.order(&segment, handle);
+        let registered = Segment::register(&segment, order, &self.rails)?;
         self.segments.insert(handle, Arc::new(registered));
         Ok(RegistrationHandle(handle))
     }
