@@ -350,7 +350,7 @@ fn nothing_is_left_running_when_it_is_killed() {
 #[test]
 fn what_cannot_be_done_is_refused_with_its_reason() {
     let folder = tempfile::tempdir().unwrap();
-    let refused: [(&[&str], i32, &str); 19] = [
+    let refused: [(&[&str], i32, &str); 18] = [
         (
             &["--gpus", "spread"],
             2,
@@ -367,11 +367,6 @@ fn what_cannot_be_done_is_refused_with_its_reason() {
             &["--memory", "disk"],
             2,
             "none of host, cuda, cuda:N, cuda:all",
-        ),
-        (
-            &["--rails", "mlx5_0"],
-            2,
-            "no fabric of this version has network devices",
         ),
         (
             &["--service", "auto"],
@@ -599,4 +594,47 @@ fn the_script_for_slurm_says_what_the_program_understands() {
         "duration",
         "every window is as long as the other"
     );
+}
+
+#[test]
+fn bytes_are_told_by_the_rail_that_they_came_through() {
+    let world = World::new();
+    let fabric = world.folder.path().join("fabric");
+    let library = s3rdma_standin::copied(world.folder.path())
+        .loopback(&fabric)
+        .devices("mlx5_0,mlx5_1");
+    let library = library.path().to_str().unwrap();
+    let scale = [
+        "bench",
+        "scale",
+        "--fabric",
+        "s3rdma",
+        "--s3rdma-library",
+        library,
+    ];
+    let rows = [
+        "--procs",
+        "2",
+        "--size",
+        "1MiB",
+        "--duration",
+        "300ms",
+        "--json",
+        "-",
+    ];
+    let rails = ["--rails", "mlx5_0,mlx5_1", "--mode", "per-process,shared"];
+    let args: Vec<_> = scale.iter().chain(&rows).chain(&rails).copied().collect();
+    let ran = world.run(&args);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    let report = ran.json();
+    let runs = report["runs"].as_array().unwrap();
+    assert_eq!(runs.len(), 2, "{report}");
+    for run in runs {
+        assert_eq!(run["rdma_share"], 1.0, "{run}");
+        let rails = run["rails"].as_object().unwrap();
+        let names: Vec<_> = rails.keys().map(String::as_str).collect();
+        assert_eq!(names, ["mlx5_0", "mlx5_1"]);
+        let bytes: u64 = rails.values().filter_map(Value::as_u64).sum();
+        assert!(bytes > 1 << 20, "{run}");
+    }
 }

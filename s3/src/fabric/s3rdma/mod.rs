@@ -113,7 +113,8 @@ impl S3rdma {
             topology,
             rails: rails.into(),
             segments: DashMap::new(),
-            next: AtomicU64::new(1),
+            // Processes that start together do not all begin with the same rail.
+            next: AtomicU64::new(rand::random::<u16>().into()),
         })
     }
 

@@ -92,7 +92,7 @@ pub(crate) struct ScaleArgs {
     #[arg(long, value_name = "HOW")]
     pub(crate) gpus: Option<Gpus>,
 
-    /// Network devices to use, by name
+    /// Network devices to use, by name or address: the same as --rdma-device
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub(crate) rails: Vec<String>,
 
@@ -208,11 +208,6 @@ impl ScaleArgs {
                 );
             }
             _ => {}
-        }
-        if !self.rails.is_empty() {
-            return usage(
-                "--rails: no fabric of this version has network devices to choose from".into(),
-            );
         }
         if self.register == Register::PerOp && !self.mode.contains(&Mode::PerProcess) {
             return usage(

@@ -9,7 +9,7 @@ use super::args::ScaleArgs;
 use super::cases::Case;
 use super::load::times;
 use super::measure::Measured;
-use super::message::{Count, Times};
+use super::message::{Count, Times, Used};
 use super::run::{Host, Quantiles, Run, Sample, SlabRate, Stages, WorkerRate};
 use super::site::Server;
 
@@ -28,7 +28,7 @@ pub(crate) fn run(
     let seconds = all.seconds.max(1e-9);
     let bytes: u64 = all.bytes.values().sum();
     let gb = bytes as f64 / 1e9;
-    let cpu = all.cpu + measured.service.map_or(0.0, |used| used.cpu);
+    let cpu = all.cpu + measured.service.as_ref().map_or(0.0, |used| used.cpu);
     let told = measured.server.as_ref().and_then(|told| told.as_ref().ok());
     let share = |part: u64, of: u64| (of > 0).then(|| part as f64 / of as f64);
     let rdma = all.bytes.get("rdma").copied().unwrap_or(0);
@@ -70,7 +70,7 @@ pub(crate) fn run(
         bytes: all.bytes.clone(),
         failed: all.failed,
         first_error: all.first_error.clone(),
-        registrations: match measured.service {
+        registrations: match &measured.service {
             Some(used) => used.registrations,
             None => all.registrations,
         },
@@ -86,7 +86,8 @@ pub(crate) fn run(
         host_busy: measured.host_busy,
         cpu_wait_us: measured.cpu_wait * 1e6 / all.ops.max(1) as f64,
         client_busy: (cpu / seconds / host.cores.max(1) as f64).min(1.0),
-        rails: rails(fabric, case.policy, rdma),
+        rails: rails(&all, measured.service.as_ref())
+            .unwrap_or_else(|| one_rail(fabric, case.policy, rdma)),
         slabs: slabs(&measured.counts),
         line_rate_gb_per_s: server.line_rate.or_else(|| host.line_rate()),
         workers: measured.counts.iter().map(worker).collect(),
@@ -94,8 +95,14 @@ pub(crate) fn run(
     }
 }
 
-/// The fabrics of this version have one rail each, by their own name.
-fn rails(fabric: Option<&str>, policy: Policy, bytes: u64) -> BTreeMap<String, u64> {
+/// What went by each, of a fabric that has several.
+fn rails(all: &Count, service: Option<&Used>) -> Option<BTreeMap<String, u64>> {
+    let rails = service.map_or(&all.rails, |used| &used.rails);
+    (!rails.is_empty()).then(|| rails.clone())
+}
+
+/// Other fabrics have one rail, by their own name.
+fn one_rail(fabric: Option<&str>, policy: Policy, bytes: u64) -> BTreeMap<String, u64> {
     let fabric = fabric.filter(|_| policy != Policy::Http);
     fabric
         .map(|fabric| (fabric.to_owned(), bytes))

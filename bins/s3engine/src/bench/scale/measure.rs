@@ -30,7 +30,7 @@ use super::args::ScaleArgs;
 use super::busy::{Busy, waited_for_processors};
 use super::cases::Case;
 use super::crew::Crew;
-use super::message::{Count, Order, Task, Times, Used, Word};
+use super::message::{Count, Order, Task, Times, Used, Word, added};
 use super::progress::Progress;
 use super::run::Stopped;
 use super::site::Server;
@@ -211,6 +211,7 @@ impl Bench<'_> {
         window.service = after?.zip(before).map(|(after, before)| Used {
             cpu: after.cpu - before.cpu,
             registrations: after.registrations,
+            rails: added(&before.rails, after.rails),
         });
         Ok(window)
     }

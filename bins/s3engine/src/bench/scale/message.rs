@@ -83,11 +83,13 @@ pub(crate) struct Task {
 }
 
 /// What a process has used since it started.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Used {
     /// Seconds of processor time.
     pub(crate) cpu: f64,
     pub(crate) registrations: Registrations,
+    /// Bytes by rail, where the fabric has some.
+    pub(crate) rails: BTreeMap<String, u64>,
 }
 
 /// What a worker has seen.
@@ -118,6 +120,8 @@ pub(crate) struct Count {
     pub(crate) all_rdma_bytes: u64,
     /// Of an engine of its own.
     pub(crate) registrations: Registrations,
+    /// Bytes by rail within the window, of the same.
+    pub(crate) rails: BTreeMap<String, u64>,
 }
 
 impl Count {
@@ -144,10 +148,22 @@ impl Count {
         self.all_bytes += other.all_bytes;
         self.all_rdma_bytes += other.all_rdma_bytes;
         self.registrations.add(other.registrations);
+        add(&mut self.rails, other.rails);
     }
 }
 
-fn add(sums: &mut BTreeMap<String, u64>, others: BTreeMap<String, u64>) {
+/// What was added to counts since they were `before`.
+pub(crate) fn added(
+    before: &BTreeMap<String, u64>,
+    mut now: BTreeMap<String, u64>,
+) -> BTreeMap<String, u64> {
+    for (name, count) in &mut now {
+        *count -= before.get(name).copied().unwrap_or(0).min(*count);
+    }
+    now
+}
+
+pub(crate) fn add(sums: &mut BTreeMap<String, u64>, others: BTreeMap<String, u64>) {
     for (name, count) in others {
         *sums.entry(name).or_default() += count;
     }

@@ -47,6 +47,9 @@ impl Server {
     ) -> Result<Self, Failure> {
         let mut settings = settings.clone();
         settings.rdma_timeout = args.control_timeout.or(settings.rdma_timeout);
+        if !args.rails.is_empty() {
+            settings.rdma_device = Some(args.rails.join(","));
+        }
         let folder = tempfile::Builder::new().prefix("s3engine-bench-").tempdir();
         let folder = folder.map_err(|source| Failure::Output {
             doing: "make a folder in",

@@ -3,6 +3,7 @@
 //! It does what the lines on its stdin say, answers on stdout, and ends when stdin does: with the bench, however that
 //! ends.
 
+use std::collections::BTreeMap;
 use std::io::{self, BufRead, Write};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, Receiver};
@@ -18,7 +19,7 @@ use crate::connect;
 use crate::exit::Failure;
 
 use super::load::{self, Load, Shared};
-use super::message::{Count, Order, Site, Task, Used, Word};
+use super::message::{Count, Order, Site, Task, Used, Word, added};
 use super::run::Registrations;
 
 /// How often a worker says what it has moved.
@@ -89,6 +90,7 @@ fn serve(site: &Site, orders: &Receiver<Order>) -> Result<(), String> {
         say(&Word::Used(Used {
             cpu: cpu_seconds(),
             registrations: registrations(&engine),
+            rails: rails(std::slice::from_ref(&engine)),
         }));
     }
     Ok(())
@@ -137,6 +139,7 @@ fn work(task: &Task, orders: &Receiver<Order>) -> Result<(), String> {
         shared.begin(load::Phase::WarmUp);
         expect(orders, "Count", |order| matches!(order, Order::Count))?;
         let (began, cpu) = (Instant::now(), cpu_seconds());
+        let by_rail = rails(&engines);
         shared.begin(load::Phase::Window);
         let end = tell_samples(orders, &shared)?;
         shared.begin(end);
@@ -144,6 +147,7 @@ fn work(task: &Task, orders: &Receiver<Order>) -> Result<(), String> {
         let mut count = Count {
             seconds,
             cpu,
+            rails: added(&by_rail, rails(&engines)),
             ..load::joined(threads)?
         };
         if task.site.socket.is_none() {
@@ -219,6 +223,15 @@ fn registrations(engine: &Engine) -> Registrations {
         failed: ledger.failed,
         seconds: ledger.time.as_secs_f64(),
     }
+}
+
+/// Bytes by rail since the engines are there.
+fn rails(engines: &[Engine]) -> BTreeMap<String, u64> {
+    let mut bytes = BTreeMap::new();
+    for rail in engines.iter().flat_map(Engine::rails) {
+        *bytes.entry(rail.name.to_string()).or_default() += rail.bytes;
+    }
+    bytes
 }
 
 fn cpu_seconds() -> f64 {
