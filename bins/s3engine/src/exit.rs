@@ -84,6 +84,15 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
+    /// Standard output cannot be written.
+    pub(crate) fn unwritten(source: io::Error) -> Failure {
+        Failure::Output {
+            doing: "write to",
+            output: "stdout".into(),
+            source,
+        }
+    }
+
     /// The exit code of the process.
     pub(crate) fn code(&self) -> u8 {
         match self {

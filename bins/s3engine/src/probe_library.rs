@@ -1,6 +1,7 @@
 //! `s3engine probe-library`: tries a vendor's RDMA library, for a process that must not hang.
 
 use std::ffi::OsString;
+use std::io::{self, Write};
 
 use clap::Args;
 use s3engine::probe;
@@ -18,6 +19,6 @@ pub(crate) struct ProbeLibraryArgs {
 /// Prints one line of JSON: what was found.
 pub(crate) fn run(args: &ProbeLibraryArgs) -> Result<(), Failure> {
     let line = probe::answer(&args.arguments).map_err(Failure::Usage)?;
-    println!("{line}");
-    Ok(())
+    let said = writeln!(io::stdout(), "{line}");
+    said.map_err(Failure::unwritten)
 }

@@ -185,3 +185,76 @@ fn without_an_endpoint_it_tells_of_this_host_and_what_was_looked_for() {
     let usage = run(&mut bare(&["doctor", "--bucket", "b"]));
     usage.fails(2, &["which endpoint?"]);
 }
+
+#[test]
+fn a_bucket_or_object_that_is_not_there_is_neither_yes_nor_http_that_fails() {
+    let world = World::new();
+    for (named, word) in [
+        (
+            ["--bucket", "nobody", "--fabric", "loopback"].as_slice(),
+            "NoSuchBucket",
+        ),
+        (
+            &[
+                "--bucket",
+                "bench",
+                "--key",
+                "nothing/of-it",
+                "--fabric",
+                "loopback",
+            ],
+            "404",
+        ),
+    ] {
+        let args: Vec<_> = ["doctor"].iter().chain(named).copied().collect();
+        let ran = world.run(&args);
+        let told = text(&ran);
+        assert_eq!(ran.code, Some(4), "{told}");
+        assert!(
+            told.contains("NOT KNOWN, there is no such bucket or object"),
+            "{told}"
+        );
+        assert!(told.contains(word), "{told}");
+    }
+}
+
+#[test]
+fn an_object_of_no_bytes_is_not_tried() {
+    let world = World::new();
+    let ran = doctor(&world, &["--fabric", "loopback", "--key", "0B-x"]);
+    let told = text(&ran);
+    assert_eq!(ran.code, Some(0), "{told}");
+    assert!(
+        told.contains("bench/0B-x has no bytes to try with"),
+        "{told}"
+    );
+}
+
+#[test]
+fn each_server_of_an_endpoint_is_reached() {
+    let world = World::new();
+    let both = format!("{},http://127.0.0.1:1", world.sim.url());
+    let ran = run(&mut bare(&[
+        "doctor",
+        "--endpoint",
+        &both,
+        "--anonymous",
+        "--fabric",
+        "off",
+    ]));
+    let told = text(&ran);
+    assert_eq!(ran.code, Some(5), "{told}");
+    assert!(told.contains(" answers in "), "{told}");
+    assert!(told.contains("127.0.0.1:1: Connection refused"), "{told}");
+}
+
+#[test]
+fn who_reads_no_more_is_not_an_error() {
+    let world = World::new();
+    let mut command = world.command(&["doctor", "--fabric", "off"]);
+    let (unread, writes) = rustix::pipe::pipe().unwrap();
+    drop(unread);
+    let output = command.stdout(writes).output().unwrap();
+    assert_eq!(String::from_utf8(output.stderr).unwrap(), "");
+    assert_eq!(output.status.code(), Some(5));
+}

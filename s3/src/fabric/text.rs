@@ -1,6 +1,8 @@
 //! Texts of vendors' libraries.
 
 use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
 
 use super::OpenError;
 
@@ -17,6 +19,19 @@ pub(crate) fn shown(text: &[u8]) -> String {
 }
 
 impl OpenError {
+    /// Whether what a path names can be loaded: of a pipe or a device the loader would wait for ever. A name without a
+    /// folder is looked for by the loader itself.
+    pub(crate) fn unless_a_file(name: &OsStr) -> Result<(), Self> {
+        let is_path = name.as_bytes().contains(&b'/');
+        match fs::metadata(name) {
+            Ok(found) if is_path && !found.is_file() => Err(OpenError::Failed {
+                text: format!("cannot load {}: not a regular file", name.display()),
+            }),
+            // What is not there is told by the loader.
+            _ => Ok(()),
+        }
+    }
+
     /// The loader did not load it: it is not there, where it was only looked for; or it was asked for, or lacks
     /// something itself.
     pub(crate) fn not_loaded(name: &OsStr, was_asked_for: bool, error: &libloading::Error) -> Self {
@@ -41,6 +56,25 @@ impl OpenError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_the_loader_would_wait_for_is_not_loaded() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe.so");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, 0o600.into()).unwrap();
+        for path in [pipe.as_path(), folder.path(), "/dev/zero".as_ref()] {
+            let error = OpenError::unless_a_file(path.as_os_str()).unwrap_err();
+            let text = error.to_string();
+            assert!(text.contains(&path.display().to_string()), "{text}");
+            assert!(text.contains("not a regular file"), "{text}");
+        }
+        for left_to_the_loader in ["/nowhere/lib.so", "libc.so.6", "src", "/proc/self/exe"] {
+            assert_eq!(
+                OpenError::unless_a_file(left_to_the_loader.as_ref()),
+                Ok(())
+            );
+        }
+    }
 
     #[test]
     fn texts_are_shown_in_one_line_and_not_without_end() {

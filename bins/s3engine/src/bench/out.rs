@@ -22,11 +22,7 @@ impl Out {
             let _ = io::stderr().write_all(text.as_bytes());
             return Ok(());
         }
-        write_to_stdout(text).map_err(|source| Failure::Output {
-            doing: "write to",
-            output: "stdout".into(),
-            source,
-        })
+        write_to_stdout(text).map_err(Failure::unwritten)
     }
 
     /// Something that is no figure.

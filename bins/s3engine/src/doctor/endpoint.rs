@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant, SystemTime};
 
-use s3engine::{Endpoint, Engine, Error, Get, ListQuery, Memory, Path, Policy};
+use s3engine::{Endpoint, Engine, Error, Get, ListQuery, Memory, Origin, Path, Policy};
 
 use super::bounded::within;
 use super::finding::Finding;
@@ -27,71 +27,56 @@ pub(crate) struct Reached {
     pub(crate) addresses: Vec<IpAddr>,
 }
 
-/// Looks its name up, and connects.
+/// Looks the name of each of its servers up, and connects.
 pub(crate) fn reach(endpoint: &Endpoint, bound: Duration) -> Reached {
-    const NAME: &str = "endpoint";
-    let url = endpoint.to_string();
     let mut reached = Reached {
         findings: Vec::new(),
         addresses: Vec::new(),
     };
-    let Some((host, port, plain)) = place(&url) else {
-        let what = format!("{url}: several servers, or a form that is not looked into");
-        reached.findings.push(Finding::skip(NAME, what));
-        return reached;
-    };
-    let name = (host.clone(), port);
-    let looked_up = within(bound, move || name.to_socket_addrs().map(Vec::from_iter));
-    let addresses = match looked_up {
-        Ok(Ok(addresses)) => addresses,
-        Ok(Err(error)) => {
-            return reached.failing(Finding::fail(NAME, format!("{host} is not found: {error}")));
-        }
-        Err(late) => {
-            return reached.failing(Finding::fail(NAME, format!("looking {host} up: {late}")));
-        }
-    };
-    for address in addresses.iter().take(MOST) {
-        let began = Instant::now();
-        match TcpStream::connect_timeout(address, bound) {
-            Ok(stream) => {
-                let took = began.elapsed().as_secs_f64() * 1000.0;
-                reached.addresses.push(address.ip());
-                reached.findings.push(Finding::ok(
-                    NAME,
-                    format!("{address} answers in {took:.1} ms"),
-                ));
-                if plain && reached.addresses.len() == 1 {
-                    reached.findings.push(clock(stream, &host, bound));
-                }
-            }
-            Err(error) => reached.findings.push(
-                Finding::fail(NAME, format!("{address}: {error}"))
-                    .help("is the server up, and the port open between the two?"),
-            ),
-        }
+    for server in endpoint.origins() {
+        reached.try_server(server, bound);
     }
     reached
 }
 
 impl Reached {
-    fn failing(mut self, finding: Finding) -> Self {
-        self.findings.push(finding);
-        self
+    fn try_server(&mut self, server: &Origin, bound: Duration) {
+        const NAME: &str = "endpoint";
+        let host = server.host();
+        let name = (host.clone(), server.port());
+        let looked_up = within(bound, move || name.to_socket_addrs().map(Vec::from_iter));
+        let found = match looked_up {
+            Ok(Ok(found)) => found,
+            Ok(Err(error)) => {
+                let what = format!("{host} is not found: {error}");
+                return self.findings.push(Finding::fail(NAME, what));
+            }
+            Err(late) => {
+                let what = format!("looking {host} up: {late}");
+                return self.findings.push(Finding::fail(NAME, what));
+            }
+        };
+        let mut asks_for_time = !server.is_secure();
+        for address in found.iter().take(MOST) {
+            let began = Instant::now();
+            match TcpStream::connect_timeout(address, bound) {
+                Ok(stream) => {
+                    let took = began.elapsed().as_secs_f64() * 1000.0;
+                    self.addresses.push(address.ip());
+                    let what = format!("{address} answers in {took:.1} ms");
+                    self.findings.push(Finding::ok(NAME, what));
+                    if std::mem::take(&mut asks_for_time) {
+                        let time = clock(stream, &server.authority(), bound);
+                        self.findings.push(time);
+                    }
+                }
+                Err(error) => self.findings.push(
+                    Finding::fail(NAME, format!("{address}: {error}"))
+                        .help("is the server up, and the port open between the two?"),
+                ),
+            }
+        }
     }
-}
-
-/// Host, port, and whether it is plain HTTP.
-fn place(url: &str) -> Option<(String, u16, bool)> {
-    let url: http::Uri = url.parse().ok()?;
-    let plain = match url.scheme_str()? {
-        "http" => true,
-        "https" => false,
-        _ => return None,
-    };
-    let host = url.host()?.trim_start_matches('[').trim_end_matches(']');
-    let port = url.port_u16().unwrap_or(if plain { 80 } else { 443 });
-    Some((host.to_owned(), port, plain))
 }
 
 /// How far the server's clock is from this one.
@@ -153,10 +138,22 @@ pub(crate) fn credentials(settings: &Settings) -> Finding {
 /// What asking for a bucket and one of its objects has shown.
 pub(crate) struct Asked {
     pub(crate) findings: Vec<Finding>,
-    /// Whether HTTP works. Nothing where no bucket was named.
-    pub(crate) http: Option<bool>,
-    /// Whether RDMA does, or why not.
-    pub(crate) rdma: Option<Result<(), String>>,
+    pub(crate) outcome: Outcome,
+}
+
+/// The same in short.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    /// A GET has gone by RDMA.
+    ByRdma,
+    /// A GET goes by HTTP, and why not by RDMA.
+    ByHttp(String),
+    /// The server answers; there was no object to try with.
+    Untried,
+    /// The server answers that there is no such bucket or object.
+    Missing,
+    /// Nothing works.
+    Fails,
 }
 
 /// Lists a bucket, and gets one object both ways.
@@ -169,8 +166,7 @@ pub(crate) fn ask(
 ) -> Result<Asked, Failure> {
     let mut asked = Asked {
         findings: Vec::new(),
-        http: Some(false),
-        rdma: None,
+        outcome: Outcome::Untried,
     };
     let late = || Failure::Other("the time is over".into());
     let (key, size) = match key {
@@ -189,24 +185,19 @@ pub(crate) fn ask(
                 Err(error) => return Ok(asked.failing("bucket", &error)),
             };
             let largest = objects.into_iter().max_by_key(|object| object.size);
-            match largest.filter(|object| object.size > 0) {
-                Some(object) => (object.key, object.size),
-                None => {
-                    asked.http = Some(true);
-                    let what =
-                        format!("{bucket} answers; it has no object to try with: --key names one");
-                    asked.findings.push(Finding::skip("bucket", what));
-                    return Ok(asked);
-                }
-            }
+            largest.map_or((String::new(), 0), |object| (object.key, object.size))
         }
     };
-    asked
-        .findings
-        .push(Finding::ok("bucket", format!("{bucket} answers")));
+    let what = format!("{bucket} answers");
+    asked.findings.push(Finding::ok("bucket", what));
+    if size == 0 {
+        let what = format!("{bucket}/{key} has no bytes to try with: --key names another");
+        asked.findings.push(Finding::skip("get", what));
+        return Ok(asked);
+    }
     let len = size.min(PART);
     let get = |policy| {
-        let buffer = engine.pool().try_alloc(len.max(1), Memory::Host);
+        let buffer = engine.pool().try_alloc(len, Memory::Host);
         let buffer = buffer.map_err(|error| Failure::Other(error.to_string()))?;
         let get = Get::new(bucket, key.as_str())
             .range(0, len)
@@ -219,40 +210,42 @@ pub(crate) fn ask(
     if let Some(error) = by_http.error() {
         return Ok(asked.failing("get", error));
     }
-    asked.http = Some(true);
     asked
         .findings
         .push(Finding::ok("get", format!("{what} by HTTP")));
     let by_rdma = get(Policy::RequireRdma)?;
-    asked.rdma = Some(match by_rdma.error() {
-        Some(error) => Err(format!("{}: {error}", error.reason())),
-        None if by_rdma.data() != by_http.data() => Err("other bytes than by HTTP".into()),
-        None if by_rdma.path() != Path::Rdma => Err(format!("path {}", by_rdma.path())),
-        None => Ok(()),
-    });
-    asked.findings.push(match &asked.rdma {
-        Some(Err(why)) if by_rdma.error().is_none() => {
-            Finding::fail("get", format!("{what} by RDMA: {why}")).means(
-                "the server says that it wrote what it did not: nothing of it can be trusted",
-            )
-        }
-        Some(Err(why)) => Finding::fail("get", format!("{what} by RDMA: {why}"))
+    let error = by_rdma.error();
+    let why = match error {
+        Some(error) => Some(format!("{}: {error}", error.reason())),
+        None if by_rdma.data() != by_http.data() => Some("other bytes than by HTTP".into()),
+        None if by_rdma.path() != Path::Rdma => Some(format!("path {}", by_rdma.path())),
+        None => None,
+    };
+    asked.findings.push(match &why {
+        Some(why) if error.is_none() => Finding::fail("get", format!("{what} by RDMA: {why}"))
+            .means("the server says that it wrote what it did not: nothing of it can be trusted"),
+        Some(why) => Finding::fail("get", format!("{what} by RDMA: {why}"))
             .help("docs/rdma.md has each reason and what to do about it"),
-        _ => Finding::ok("get", format!("{what} by RDMA, the same as by HTTP")),
+        None => Finding::ok("get", format!("{what} by RDMA, the same as by HTTP")),
     });
+    asked.outcome = why.map_or(Outcome::ByRdma, Outcome::ByHttp);
     Ok(asked)
 }
 
 impl Asked {
     fn failing(mut self, name: &'static str, error: &Error) -> Self {
         let finding = Finding::fail(name, error.to_string());
-        let helped = match error.status() {
-            Some(403) => finding
-                .help("the keys may not, or are wrong: s3engine -v get tells the whole story"),
-            Some(404) => finding.help("is the name right?"),
-            _ => finding,
+        let (helped, outcome) = match error.status() {
+            Some(403) => (
+                finding
+                    .help("the keys may not, or are wrong: s3engine -v get tells the whole story"),
+                Outcome::Fails,
+            ),
+            Some(404) => (finding.help("is the name right?"), Outcome::Missing),
+            _ => (finding, Outcome::Fails),
         };
         self.findings.push(helped);
+        self.outcome = outcome;
         self
     }
 }
@@ -261,13 +254,6 @@ impl Asked {
 mod tests {
     use super::*;
     use crate::doctor::finding::Verdict;
-
-    #[test]
-    fn places_are_read_from_urls() {
-        assert_eq!(place("http://a:9000/x"), Some(("a".into(), 9000, true)));
-        assert_eq!(place("https://[::1]"), Some(("::1".into(), 443, false)));
-        assert_eq!(place("ftp://a"), None);
-    }
 
     #[test]
     fn clocks_are_compared_by_the_servers_date() {

@@ -10,6 +10,7 @@ mod finding;
 mod host;
 
 use std::env;
+use std::io::{self, ErrorKind, Write};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
@@ -40,7 +41,7 @@ Examples:
   s3engine doctor --endpoint http://aistor:9000 --bucket bench --fabric s3rdma --json
 
 Exit codes: 0 GETs go by RDMA (without --endpoint and --bucket: they could), 5 they go by HTTP, 1 neither works,
-2 usage, 3 configuration. docs/doctor.md has each check, what it means and what to do.";
+2 usage, 3 configuration, 4 no such bucket or object. docs/doctor.md has each check, what it means and what to do.";
 
 /// Tell whether GETs would go by RDMA, and if not, why
 #[derive(Args, Debug)]
@@ -76,9 +77,16 @@ pub(crate) fn run(
         return Err(Failure::Usage(text.into()));
     }
     let report = examine(args, settings, interrupt)?;
-    match args.json {
-        true => println!("{}", report.json()),
-        false => print!("{}", report.text()),
+    let text = match args.json {
+        true => format!("{}\n", report.json()),
+        false => report.text(),
+    };
+    match io::stdout().write_all(text.as_bytes()) {
+        // Whoever reads has seen enough.
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            return Err(Failure::unwritten(error));
+        }
+        _ => {}
     }
     match report.exit_code {
         0 => Ok(()),
@@ -125,8 +133,7 @@ fn examine(
         reachable: reached
             .as_ref()
             .is_none_or(|reached| !reached.addresses.is_empty()),
-        http: None,
-        rdma: None,
+        asked: None,
     };
     if let (Some(endpoint), Some(reached)) = (&endpoint, reached) {
         findings.extend(reached.findings);
@@ -135,9 +142,9 @@ fn examine(
         if let Some(bucket) = &args.bucket {
             let engine = engine(settings, endpoint.clone(), bound)?;
             let until = Instant::now() + bound.saturating_mul(3);
-            let asked = endpoint::ask(&engine, bucket, args.key.as_deref(), until, interrupt)?;
-            findings.extend(asked.findings);
-            (found.http, found.rdma) = (asked.http, asked.rdma);
+            let mut asked = endpoint::ask(&engine, bucket, args.key.as_deref(), until, interrupt)?;
+            findings.append(&mut asked.findings);
+            found.asked = Some(asked.outcome);
         }
     }
     findings.push(service());
@@ -268,35 +275,36 @@ struct Found {
     fabric: Result<(), String>,
     /// Whether the endpoint, if there is one, was connected to.
     reachable: bool,
-    /// Whether a GET by HTTP works, if one was made.
-    http: Option<bool>,
-    /// The same by RDMA, or why not.
-    rdma: Option<Result<(), String>>,
+    /// What asking for a bucket has shown, where one was named.
+    asked: Option<endpoint::Outcome>,
 }
 
 impl Found {
     fn conclude(self, endpoint: Option<String>, findings: Vec<Finding>) -> Report {
-        let by_http = "GETs go by HTTP, and say so; with --rdma require they fail with the reason.";
-        let nothing = "Nothing works with this endpoint.";
-        let (answer, because, now, exit_code) = match (self.rdma, self.http, self.fabric) {
-            (Some(Ok(())), ..) => (
-                Answer::Yes,
-                "a GET has gone by it".into(),
-                "GETs go by RDMA.",
-                0,
-            ),
-            (_, Some(false), _) => (Answer::No, "not even HTTP works".into(), nothing, 1),
-            _ if !self.reachable => (Answer::No, "the endpoint is not reached".into(), nothing, 1),
-            (Some(Err(why)), ..) | (None, _, Err(why)) => (Answer::No, why, by_http, 5),
-            (None, _, Ok(())) => {
-                let because = "a fabric is ready; --endpoint and --bucket try a GET".into();
-                (
-                    Answer::Unknown,
-                    because,
-                    "Nothing here speaks against RDMA.",
-                    0,
-                )
+        use endpoint::Outcome::{ByHttp, ByRdma, Fails, Missing, Untried};
+        let (answer, because, exit_code) = match (self.asked, self.fabric) {
+            (Some(ByRdma), _) => (Answer::Yes, "a GET has gone by it".into(), 0),
+            (Some(ByHttp(why)), _) => (Answer::No, why, 5),
+            (Some(Fails), _) => (Answer::No, "not even HTTP works".into(), 1),
+            (None, _) if !self.reachable => (Answer::No, "the endpoint is not reached".into(), 1),
+            (Some(Missing), Err(why)) => (Answer::No, why, 4),
+            (Some(Missing), Ok(())) => {
+                let because = "there is no such bucket or object to try with".into();
+                (Answer::Unknown, because, 4)
             }
+            (None | Some(Untried), Err(why)) => (Answer::No, why, 5),
+            (None | Some(Untried), Ok(())) => {
+                let because = "a fabric is ready; --endpoint and --bucket try a GET".into();
+                (Answer::Unknown, because, 0)
+            }
+        };
+        let now = match (answer, exit_code) {
+            (_, 1) => "Nothing works with this endpoint.",
+            (Answer::Yes, _) => "GETs go by RDMA.",
+            (Answer::No, _) => {
+                "GETs go by HTTP, and say so; with --rdma require they fail with the reason."
+            }
+            (Answer::Unknown, _) => "Nothing here speaks against RDMA.",
         };
         Report {
             answer,
@@ -315,23 +323,29 @@ mod tests {
 
     #[test]
     fn the_answer_and_the_exit_code_follow_from_what_was_found() {
-        let found = |fabric: Result<(), &str>, reachable, http, rdma: Option<Result<(), &str>>| {
+        use Answer::{No, Unknown, Yes};
+        use endpoint::Outcome::{ByHttp, ByRdma, Fails, Missing, Untried};
+        let found = |fabric: Result<(), &str>, reachable, asked| {
             let found = Found {
                 fabric: fabric.map_err(str::to_owned),
                 reachable,
-                http,
-                rdma: rdma.map(|rdma| rdma.map_err(str::to_owned)),
+                asked,
             };
             let report = found.conclude(None, Vec::new());
             (report.answer, report.exit_code)
         };
-        use Answer::{No, Unknown, Yes};
-        assert_eq!(found(Ok(()), true, Some(true), Some(Ok(()))), (Yes, 0));
-        assert_eq!(found(Ok(()), true, Some(true), Some(Err("501"))), (No, 5));
-        assert_eq!(found(Err("none"), true, Some(true), None), (No, 5));
-        assert_eq!(found(Err("none"), true, None, None), (No, 5));
-        assert_eq!(found(Ok(()), true, None, None), (Unknown, 0));
-        assert_eq!(found(Ok(()), true, Some(false), None), (No, 1));
-        assert_eq!(found(Ok(()), false, None, None), (No, 1));
+        assert_eq!(found(Ok(()), true, Some(ByRdma)), (Yes, 0));
+        assert_eq!(found(Ok(()), true, Some(ByHttp("501".into()))), (No, 5));
+        assert_eq!(found(Err("none"), true, None), (No, 5));
+        assert_eq!(found(Ok(()), true, None), (Unknown, 0));
+        assert_eq!(found(Ok(()), true, Some(Untried)), (Unknown, 0));
+        assert_eq!(found(Err("none"), true, Some(Untried)), (No, 5));
+        assert_eq!(found(Ok(()), true, Some(Missing)), (Unknown, 4));
+        assert_eq!(found(Err("none"), true, Some(Missing)), (No, 4));
+        assert_eq!(found(Ok(()), true, Some(Fails)), (No, 1));
+        assert_eq!(found(Ok(()), false, None), (No, 1));
+        // Through a proxy.
+        assert_eq!(found(Ok(()), false, Some(ByRdma)), (Yes, 0));
+        assert_eq!(found(Err("none"), false, Some(Untried)), (No, 5));
     }
 }

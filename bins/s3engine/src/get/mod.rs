@@ -204,11 +204,7 @@ fn report(args: &GetArgs, summary: &Summary<'_>) -> Result<(), Failure> {
 }
 
 fn print_json(value: &serde_json::Value) -> Result<(), Failure> {
-    writeln!(io::stdout(), "{value}").map_err(|source| Failure::Output {
-        doing: "write to",
-        output: "stdout".into(),
-        source,
-    })
+    writeln!(io::stdout(), "{value}").map_err(Failure::unwritten)
 }
 
 /// What the server says of the object. An answer to HEAD has no words, so where it is an error, a GET of one

@@ -136,7 +136,7 @@ impl Listing<'_> {
         while self.left > 0 {
             let page = next(&engine, &mut lister, self.args, until, interrupt)?;
             let Some(page) = page else { break };
-            self.show(page).map_err(unwritten)?;
+            self.show(page).map_err(Failure::unwritten)?;
         }
         Ok(())
     }
@@ -229,14 +229,6 @@ fn next(
         Failure::from(error.with_endpoint(engine.endpoint().to_string()))
     };
     Ok(wait_for(lister.next(), until, late, interrupt)??)
-}
-
-fn unwritten(source: io::Error) -> Failure {
-    Failure::Output {
-        doing: "write to",
-        output: "stdout".into(),
-        source,
-    }
 }
 
 #[cfg(test)]

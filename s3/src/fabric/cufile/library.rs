@@ -56,6 +56,7 @@ impl Library {
     /// Loads it from a path, or by its name.
     pub(super) fn load(path: Option<&Path>) -> Result<&'static Library, OpenError> {
         let name = path.map_or(OsStr::new(NAME), Path::as_os_str);
+        OpenError::unless_a_file(name)?;
         // It loads a part of itself by name, which wants its symbols.
         // SAFETY: its initialisers are run; a host that has it installed, or whoever names a path, trusts it.
         let loaded = unsafe { Loaded::open(Some(name), RTLD_NOW | RTLD_GLOBAL) };

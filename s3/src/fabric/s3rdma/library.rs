@@ -57,6 +57,7 @@ impl Library {
     /// Loads it from a path, or by its name.
     pub(super) fn load(path: Option<&Path>) -> Result<&'static Library, OpenError> {
         let name = path.map_or(OsStr::new(NAME), Path::as_os_str);
+        OpenError::unless_a_file(name)?;
         // SAFETY: its initialisers are run; a host that has it installed, or whoever names a path, trusts it.
         let loaded = unsafe { Loaded::open(Some(name), RTLD_NOW | RTLD_LOCAL) };
         let loaded = loaded.map_err(|error| OpenError::not_loaded(name, path.is_some(), &error))?;

@@ -26,7 +26,7 @@ use dashmap::DashMap;
 use s3engine_pool::cuda::CudaKind;
 use s3engine_pool::topology::{Relation, Topology};
 use s3engine_pool::{
-    RegisterError, Registrar, RegistrationHandle, RevokeError, Segment as PoolSegment,
+    Process, RegisterError, Registrar, RegistrationHandle, RevokeError, Segment as PoolSegment,
 };
 
 use self::library::Library;
@@ -74,6 +74,7 @@ pub struct S3rdma {
     rails: Arc<[RailClient]>,
     segments: DashMap<u64, Arc<Segment>>,
     next: AtomicU64,
+    process: Process,
 }
 
 impl S3rdma {
@@ -115,6 +116,7 @@ impl S3rdma {
             segments: DashMap::new(),
             // Processes that start together do not all begin with the same rail.
             next: AtomicU64::new(rand::random::<u16>().into()),
+            process: Process::current(),
         })
     }
 
@@ -241,6 +243,10 @@ impl Fabric for S3rdma {
 
 impl Drop for S3rdma {
     fn drop(&mut self) {
+        // A forked child has neither the threads that call nor anything of the cards.
+        if !self.process.is_this() {
+            return;
+        }
         self.rails.iter().for_each(RailClient::end);
     }
 }
