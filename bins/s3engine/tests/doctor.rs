@@ -2,9 +2,13 @@
 
 mod support;
 
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
 use s3sim::{Action, Kind, Rule};
 use serde_json::Value;
-use support::{Ran, World, bare, run};
+use support::{Ran, World, bare, eventually, run};
 
 const ASK: [&str; 3] = ["doctor", "--bucket", "bench"];
 
@@ -257,4 +261,30 @@ fn who_reads_no_more_is_not_an_error() {
     let output = command.stdout(writes).output().unwrap();
     assert_eq!(String::from_utf8(output.stderr).unwrap(), "");
     assert_eq!(output.status.code(), Some(5));
+}
+
+#[test]
+fn a_prober_in_a_library_that_hangs_ends_with_who_asked() {
+    let folder = tempfile::tempdir().unwrap();
+    let library = s3rdma_standin::copied(folder.path())
+        .faults("client_init=hangs")
+        .noting_calls();
+    let script = r#""$0" probe-library s3rdma "$1" & echo $!; wait"#;
+    let mut asker = Command::new("sh")
+        .args(["-c", script, env!("CARGO_BIN_EXE_s3engine")])
+        .arg(library.path())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut prober = String::new();
+    let mut told = BufReader::new(asker.stdout.take().unwrap());
+    told.read_line(&mut prober).unwrap();
+    let stat = format!("/proc/{}/stat", prober.trim());
+    // Of one that has ended only its status may be left.
+    let lives = || fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z "));
+    eventually("the library hangs", || library.count("client_init") == 1);
+    assert!(lives());
+    asker.kill().unwrap();
+    asker.wait().unwrap();
+    eventually("the prober ends", || !lives());
 }
