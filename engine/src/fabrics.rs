@@ -85,7 +85,7 @@ pub(crate) fn find(rdma: Rdma) -> Found {
             Err(error) => Found::none(FabricState::InitFailed, format!("fabric loopback: {error}")),
         },
         Rdma::S3rdma(options) => {
-            let opened = S3rdma::open(options);
+            let opened = S3rdma::open(&options);
             Found::opened(
                 "s3rdma",
                 opened.map(|fabric| Arc::new(fabric) as Arc<dyn Fabric>),

@@ -62,7 +62,7 @@ pub use s3engine_s3::checksum::{
     Verified,
 };
 pub use s3engine_s3::credentials::{Credentials, CredentialsError};
-pub use s3engine_s3::endpoint::{AddressingStyle, Endpoint, EndpointError, Origin};
+pub use s3engine_s3::endpoint::{AddressingStyle, Endpoint, EndpointError, Origin, check_bucket};
 pub use s3engine_s3::error::{Attempt, Error, ErrorKind, History, Phase};
 pub use s3engine_s3::fabric::cufile::{CufileOptions, check_modules, config as cufile_config};
 pub use s3engine_s3::fabric::loopback::LoopbackOptions;

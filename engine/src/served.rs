@@ -196,6 +196,10 @@ impl ServedQueue {
 
     /// Puts a completion on the ring, and its buffer where the client takes it.
     fn tell(&mut self, mut completion: Completion) -> Result<(), Ended> {
+        // What ends because the engine ends after the queue has is lost to its client, not cancelled by it.
+        if self.closed.is_cancelled() {
+            return Ok(());
+        }
         let (outcome, detail) = wire::told(&completion);
         let place = &mut self.requests[completion.ticket.0 as usize];
         let news = completion.flags.contains(Flags::MORE);

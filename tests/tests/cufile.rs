@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use fabric_standin::Copied;
-use s3engine::probe::{Vendor, in_child};
+use s3engine::probe::{Depth, Vendor, in_child};
 use s3engine::{CufileOptions, Path as Way, Policy, PoolOptions, Rdma, Reason};
 use s3engine_tests::{PATIENCE, Rig};
 use s3sim::content;
@@ -196,7 +196,7 @@ fn the_library_itself_is_tried_within_a_bound() {
     let bound = Duration::from_secs(20);
     let tried = in_child(
         Some(Path::new(PROBER)),
-        Vendor::Cufile,
+        (Vendor::Cufile, Depth::Host),
         Some(&library),
         bound,
     );

@@ -327,6 +327,8 @@ pub(crate) enum ConfigError {
         value: Size,
         problem: String,
     },
+    #[error("this process may open too few files (ulimit -n): {0}")]
+    FewFiles(io::Error),
     #[error("no endpoint: set AWS_ENDPOINT_URL, or give --endpoint http://host:port")]
     NoEndpoint,
     #[error("no endpoint: set AWS_ENDPOINT_URL, or give --endpoint http://host:port; and {0}")]

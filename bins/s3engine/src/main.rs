@@ -27,19 +27,25 @@ mod span;
 mod via;
 mod wait;
 
+use std::io;
+use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 
 use clap::Parser;
 
 use crate::bench::{BenchArgs, BenchCommand};
 use crate::cli::{Cli, Command, Common};
-use crate::config::Settings;
+use crate::config::{ConfigError, Settings};
 use crate::exit::Failure;
 use crate::interrupt::Interrupt;
 
 fn main() -> ExitCode {
     // Nothing here computes.
     s3engine::cuda::run_no_kernels();
+    if let Err(failure) = has_room_for_files() {
+        failure.tell(0);
+        return ExitCode::from(failure.code());
+    }
     let (result, verbose) = match Cli::parse().command {
         Command::Get(args) => (
             run(&args.common, |s, i| get::run(&args, s, i)),
@@ -69,6 +75,13 @@ fn main() -> ExitCode {
             ExitCode::from(failure.code())
         }
     }
+}
+
+/// Whether this process may open a few files: libraries that everything here builds on end it else.
+fn has_room_for_files() -> Result<(), Failure> {
+    let opened: io::Result<Vec<_>> = (0..8).map(|_| UnixStream::pair()).collect();
+    let too_few = |error| Failure::Config(ConfigError::FewFiles(error));
+    opened.map(drop).map_err(too_few)
 }
 
 /// Runs the kind of bench that is asked for.

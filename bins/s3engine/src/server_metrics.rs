@@ -23,7 +23,7 @@ const MOST_BYTES: usize = 16 << 20;
 const MOST_SERVERS: usize = 256;
 
 /// The variable that has the bearer token.
-const TOKEN: &str = "S3ENGINE_SERVER_METRICS_TOKEN";
+pub(crate) const TOKEN: &str = "S3ENGINE_SERVER_METRICS_TOKEN";
 
 /// Where counters of 64 bits end.
 const MOST: f64 = u64::MAX as f64;
@@ -70,7 +70,17 @@ impl Servers {
             };
             urls.extend(expanded(text)?.into_iter().map(with_scheme));
         }
+        for url in &urls {
+            let told = |why: String| format!("{url}: {why}");
+            let parsed: http::Uri = url.parse().map_err(|e| told(format!("no URL: {e}")))?;
+            match (parsed.scheme_str(), parsed.host()) {
+                (Some("http"), Some(host)) if !host.is_empty() => {}
+                (Some("http"), _) => return Err(told("a URL without a host".into())),
+                _ => return Err(told("metrics are read by http".into())),
+            }
+        }
         let token = std::env::var(TOKEN).ok().filter(|token| !token.is_empty());
+        token.as_deref().map(secret).transpose()?;
         Ok(Self { urls, token })
     }
 
@@ -117,7 +127,8 @@ fn expanded(text: &str) -> Result<Vec<String>, String> {
     let range = rest.split_once('}').and_then(|(range, after)| {
         let (first, last) = range.split_once("..")?;
         let numbers = first.parse::<u32>().ok()?..=last.parse::<u32>().ok()?;
-        (numbers.clone().count().wrapping_sub(1) < MOST_SERVERS).then_some((numbers, after))
+        let fits = numbers.clone().count().wrapping_sub(1) < MOST_SERVERS;
+        (fits && !after.contains('{')).then_some((numbers, after))
     });
     let (numbers, after) = range.ok_or_else(|| {
         format!("{text}: write {{1..4}} for four servers; {MOST_SERVERS} are the most")
@@ -130,9 +141,6 @@ fn expanded(text: &str) -> Result<Vec<String>, String> {
 /// Fetches a page of metrics.
 async fn page(url: &str, token: Option<&str>) -> Result<String, String> {
     let uri: http::Uri = url.parse().map_err(|error| format!("no URL: {error}"))?;
-    if uri.scheme_str().is_some_and(|scheme| scheme != "http") {
-        return Err("metrics are read by http".into());
-    }
     let host = uri.host().ok_or("a URL without a host")?;
     let port = uri.port_u16().unwrap_or(80);
     let path = match uri.path() {
@@ -358,6 +366,11 @@ s3sim_model_line_rate_bytes_per_second 8e8
             "a{2..1}",
             "a{0..4294967295}",
             "a{x..y}",
+            "a{1..2}{1..2}",
+            "",
+            "http://[",
+            "ftp://x",
+            "https://x:1",
         ] {
             assert!(of(text).is_err(), "{text}");
         }

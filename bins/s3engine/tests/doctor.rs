@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use s3sim::{Action, Kind, Rule};
 use serde_json::Value;
-use support::{Ran, World, bare, eventually, run};
+use support::{Ran, World, bare, eventually, object, run};
 
 const ASK: [&str; 3] = ["doctor", "--bucket", "bench"];
 
@@ -269,7 +269,7 @@ fn a_prober_in_a_library_that_hangs_ends_with_who_asked() {
     let library = s3rdma_standin::copied(folder.path())
         .faults("client_init=hangs")
         .noting_calls();
-    let script = r#""$0" probe-library s3rdma "$1" & echo $!; wait"#;
+    let script = r#""$0" probe-library s3rdma host "$1" & echo $!; wait"#;
     let mut asker = Command::new("sh")
         .args(["-c", script, env!("CARGO_BIN_EXE_s3engine")])
         .arg(library.path())
@@ -287,4 +287,78 @@ fn a_prober_in_a_library_that_hangs_ends_with_who_asked() {
     asker.kill().unwrap();
     asker.wait().unwrap();
     eventually("the prober ends", || !lives());
+}
+
+#[test]
+fn a_library_that_hangs_or_ends_its_process_is_told_and_never_loaded_here() {
+    let world = World::new();
+    let fabric = world.folder.path().join("fabric");
+    for (faults, words) in [
+        ("version=hangs", "not ended within 2 s"),
+        ("client_init=aborts", "signal: 6"),
+        ("register=exits", "has ended the process that tried it"),
+        // The trial makes no token.
+        (
+            "get_token=aborts",
+            "in a process of its own: it ended with signal: 6",
+        ),
+        ("get_token=exits", "it has ended without a word"),
+    ] {
+        let library = s3rdma_standin::copied(world.folder.path())
+            .loopback(&fabric)
+            .faults(faults);
+        let library = library.path().to_str().unwrap();
+        let with = ["--fabric", "s3rdma", "--s3rdma-library", library];
+        let bound = if faults.ends_with("hangs") {
+            "2s"
+        } else {
+            "30s"
+        };
+        let asked = ["--key", "1MiB-x", "--timeout", bound, "--json"];
+        let ran = doctor(&world, &[with.as_slice(), &asked].concat());
+        assert_eq!((ran.code, &*ran.stderr), (Some(5), ""), "{faults}");
+        let report = ran.json().to_string();
+        assert!(report.contains(words), "{faults}: {report}");
+        assert!(report.contains("of 1MiB-x by HTTP"), "{faults}: {report}");
+        if faults.starts_with("get_token") {
+            continue;
+        }
+        let file = world.folder.path().join("got");
+        let get = ["get", "s3://bench/1MiB-x", "-o", file.to_str().unwrap()];
+        let ran = world.run(&[get.as_slice(), &with].concat());
+        assert_eq!(ran.code, Some(0), "{faults}: {}", ran.stderr);
+        assert!(fs::read(&file).unwrap() == object("1MiB-x", 0, 1 << 20));
+    }
+}
+
+#[test]
+fn a_get_through_the_library_is_told_to_go_by_rdma() {
+    let world = World::new();
+    let fabric = world.folder.path().join("fabric");
+    let library = s3rdma_standin::copied(world.folder.path()).loopback(&fabric);
+    let library = library.path().to_str().unwrap();
+    let with = ["--fabric", "s3rdma", "--s3rdma-library", library];
+    let ran = doctor(&world, &[with.as_slice(), &["--key", "1MiB-x"]].concat());
+    let told = text(&ran);
+    assert_eq!(ran.code, Some(0), "{told}");
+    assert!(told.contains("by RDMA, the same as by HTTP"), "{told}");
+}
+
+#[test]
+fn names_that_cannot_be_are_usage() {
+    for (args, word) in [
+        (["--bucket", "a/b"], "slash"),
+        (["--bucket", ""], "empty"),
+        (["--key", ""], "value"),
+    ] {
+        let all = [["doctor", "--bucket", "b"].as_slice(), &args].concat();
+        let all = if args[0] == "--bucket" {
+            [["doctor"].as_slice(), &args].concat()
+        } else {
+            all
+        };
+        let ran = run(&mut bare(&all));
+        assert_eq!(ran.code, Some(2), "{}", ran.stderr);
+        assert!(ran.stderr.contains(word), "{}", ran.stderr);
+    }
 }

@@ -759,6 +759,18 @@ fn bytes_that_no_server_has_sent_by_rdma_are_told() {
         let told = host.told().contains("were not sent by RDMA");
         assert_eq!(told, is_told, "{}", host.told());
     }
+    let with_token = ["--check-share", "1s", "--server-metrics", own];
+    let mut with_token = world.serve(&with_token);
+    with_token.env("S3ENGINE_SERVER_METRICS_TOKEN", "not\na token");
+    let refused = run(&mut with_token);
+    assert_eq!(refused.code, Some(3), "{}", refused.stderr);
+    assert!(
+        refused
+            .stderr
+            .contains("S3ENGINE_SERVER_METRICS_TOKEN is no token"),
+        "{}",
+        refused.stderr
+    );
     let unnamed = run(&mut world.serve(&["--check-share"]));
     unnamed.fails(2, &["--check-share: which servers?"]);
 }

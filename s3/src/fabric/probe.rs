@@ -1,21 +1,25 @@
 //! Trying a vendor's library in a process of its own: it may hang, loop or crash there, and nothing else does.
 //!
 //! ```text
-//! here ── spawn ──> prober probe-library cufile [FILE]
+//! here ── spawn ──> prober probe-library cufile host [FILE]
 //!      <── one line of JSON ──┘   or nothing within the bound: killed
 //! ```
 
 use std::env;
 use std::ffi::OsString;
 use std::fmt;
-use std::io::{self, Read};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{self, Child, Command, Stdio};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Signal, set_parent_process_death_signal};
+use rustix::process::{Pid, Signal, kill_process_group, set_parent_process_death_signal};
+use rustix::stdio::dup2_stdout;
 use s3engine_pool::{Memory, Pool, PoolOptions, UnregisteredWhy};
 use serde::{Deserialize, Serialize};
 
@@ -62,6 +66,24 @@ impl fmt::Display for Vendor {
     }
 }
 
+/// What a library is tried with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Depth {
+    /// Its start, and host memory.
+    Host,
+    /// The memory of each GPU too.
+    All,
+}
+
+impl Depth {
+    fn name(self) -> &'static str {
+        match self {
+            Depth::Host => "host",
+            Depth::All => "all",
+        }
+    }
+}
+
 /// What trying a library has shown.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
@@ -79,45 +101,69 @@ pub struct Report {
     pub cuda: Vec<(String, Option<String>)>,
 }
 
-/// Tries a library, in this process: what a prober does. The answer is a line for standard output.
-pub fn answer(arguments: &[OsString]) -> Result<String, String> {
-    let (vendor, library) = match arguments {
-        [vendor] => (vendor, None),
-        [vendor, library] => (vendor, Some(Path::new(library))),
-        _ => return Err("wanted: the library's fabric, and its file if not found by name".into()),
+/// Tries a library, in this process, and tells on standard output: what a prober does.
+pub fn answer(arguments: &[OsString]) -> Result<(), String> {
+    let (vendor, depth, library) = match arguments {
+        [vendor, depth] => (vendor, depth, None),
+        [vendor, depth, library] => (vendor, depth, Some(Path::new(library))),
+        _ => {
+            return Err(
+                "wanted: the library's fabric, `host` or `all`, and its file if not found by name"
+                    .into(),
+            );
+        }
     };
     let vendor = vendor.to_str().and_then(Vendor::of);
     let vendor = vendor.ok_or("the fabrics with a library are s3rdma and cufile")?;
-    end_with_who_asked()?;
-    let report = examine(vendor, library);
-    serde_json::to_string(&report).map_err(|error| error.to_string())
+    let depth = [Depth::Host, Depth::All]
+        .into_iter()
+        .find(|known| depth == known.name())
+        .ok_or("it is tried with host memory (host), or with that of GPUs too (all)")?;
+    let mut asker = Asker::meet()?;
+    asker.tell(&examine(vendor, depth, library))
 }
 
-/// A prober in a library that loops is not to outlive who would have killed it.
-fn end_with_who_asked() -> Result<(), String> {
-    let killed = set_parent_process_death_signal(Some(Signal::KILL));
-    killed.map_err(|error| format!("cannot end with the process that asked: {error}"))?;
-    let late = thread::Builder::new().spawn(|| {
-        thread::sleep(LONGEST);
-        process::abort();
-    });
-    late.map(drop).map_err(|error| error.to_string())
+/// Whoever has started this process to try something in it.
+pub struct Asker(File);
+
+impl Asker {
+    /// From now on this process ends with it, and what libraries write to standard output is lost.
+    pub fn meet() -> Result<Self, String> {
+        let met = || -> io::Result<File> {
+            set_parent_process_death_signal(Some(Signal::KILL))?;
+            // Nobody may have been there to kill it any more.
+            thread::Builder::new().spawn(|| {
+                thread::sleep(LONGEST);
+                process::abort();
+            })?;
+            let said_to = io::stdout().as_fd().try_clone_to_owned()?;
+            dup2_stdout(File::options().write(true).open("/dev/null")?)?;
+            Ok(said_to.into())
+        };
+        met().map(Self).map_err(|error| error.to_string())
+    }
+
+    /// Tells it something, in one line.
+    pub fn tell(&mut self, what: &impl Serialize) -> Result<(), String> {
+        let line = serde_json::to_string(what).map_err(|error| error.to_string())?;
+        writeln!(self.0, "{line}").map_err(|error| error.to_string())
+    }
 }
 
-fn examine(vendor: Vendor, library: Option<&Path>) -> Report {
+fn examine(vendor: Vendor, depth: Depth, library: Option<&Path>) -> Report {
     let mut report = Report::default();
     let fabric: Result<Arc<dyn Fabric>, OpenError> = match vendor {
         Vendor::S3rdma => {
             let version = super::s3rdma::version(library);
             report.version = version.ok();
-            let opened = S3rdma::open(S3rdmaOptions {
+            let opened = S3rdma::open_untried(&S3rdmaOptions {
                 library: library.map(Path::to_owned),
                 call_timeout: LONGEST,
                 ..S3rdmaOptions::default()
             });
             opened.map(|fabric| Arc::new(fabric) as Arc<dyn Fabric>)
         }
-        Vendor::Cufile => cufile::unprobed(library, LONGEST).map(|fabric| {
+        Vendor::Cufile => cufile::untried(library, LONGEST).map(|fabric| {
             report.version = Some(fabric.version());
             report.loaded_from = fabric.loaded_from();
             fabric as Arc<dyn Fabric>
@@ -126,7 +172,10 @@ fn examine(vendor: Vendor, library: Option<&Path>) -> Report {
     match fabric {
         Ok(fabric) => {
             report.registration = try_registration(&fabric, Memory::Host).err();
-            let gpus = s3engine_pool::cuda::Gpu::all().unwrap_or_default();
+            let gpus = match depth {
+                Depth::Host => &[],
+                Depth::All => s3engine_pool::cuda::Gpu::all().unwrap_or_default(),
+            };
             report.cuda = gpus
                 .iter()
                 .map(|gpu| {
@@ -168,53 +217,83 @@ pub fn try_registration(fabric: &Arc<dyn Fabric>, memory: Memory) -> Result<(), 
     armed
 }
 
-/// Tries a library in a process of its own, within a bound.
-pub fn in_child(
-    prober: Option<&Path>,
-    vendor: Vendor,
+/// Tries a library in a process of its own, within a bound. An error is how that has ended; a library that only
+/// does not start says so in the report.
+pub(super) fn tried(
+    prober: &Path,
+    (vendor, depth): (Vendor, Depth),
     library: Option<&Path>,
     bound: Duration,
 ) -> Result<Report, OpenError> {
     let failed = |text: String| OpenError::Failed { text };
-    let prober = match prober {
-        Some(prober) => prober.to_owned(),
-        None => find_prober().ok_or_else(|| {
-            failed(format!(
-                "the library of {vendor} is not loaded untried, and no program `s3engine` that tries it was found beside this one or on PATH"
-            ))
-        })?,
-    };
     let shown_prober = prober.display();
-    let mut command = Command::new(&prober);
-    command.arg(COMMAND).arg(vendor.name()).args(library);
+    let mut command = Command::new(prober);
+    command.arg(COMMAND).arg(vendor.name()).arg(depth.name());
+    command.args(library);
     // It writes a log into the current folder else.
     command.env("CUFILE_LOGFILE_PATH", "/dev/null");
-    command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null());
-    let child = command.spawn();
-    let child = child.map_err(|error| failed(format!("cannot start {shown_prober}: {error}")))?;
-    let said = output(child, bound).map_err(|why| {
+    let said = said_by(command, bound).map_err(|why| {
         failed(format!(
             "trying the library of {vendor} in a process of its own: {why}"
         ))
     })?;
-    let report: Report = serde_json::from_slice(&said).map_err(|_| {
-        failed(format!(
-            "{shown_prober} does not know `{COMMAND}`: it said {:?}",
-            shown(&said)
-        ))
+    serde_json::from_slice(&said).map_err(|_| {
+        let said = shown(&said);
+        failed(match said.is_empty() {
+            true => format!("the library of {vendor} has ended the process that tried it"),
+            false => format!("{shown_prober} does not know `{COMMAND}`: it said {said:?}"),
+        })
+    })
+}
+
+/// Tries a library in a process of its own, within a bound, by a program that does so: that which is named, or which is
+/// found.
+pub fn in_child(
+    prober: Option<&Path>,
+    what: (Vendor, Depth),
+    library: Option<&Path>,
+    bound: Duration,
+) -> Result<Report, OpenError> {
+    let vendor = what.0;
+    let prober = prober.map(Path::to_owned).or_else(find_prober);
+    let prober = prober.ok_or_else(|| OpenError::Failed {
+        text: format!(
+            "the library of {vendor} is not loaded untried, and no program `s3engine` that tries it was found beside this one or on PATH"
+        ),
     })?;
+    let report = tried(&prober, what, library, bound)?;
     match (&report.error, report.absent) {
         (Some(text), true) => Err(OpenError::NotFound { text: text.clone() }),
-        (Some(text), false) => Err(failed(text.clone())),
+        (Some(text), false) => Err(OpenError::Failed { text: text.clone() }),
         (None, _) => Ok(report),
     }
 }
 
-/// What a child says until its end, which comes within the bound or by a signal.
-fn output(mut child: Child, bound: Duration) -> Result<Vec<u8>, String> {
+/// What a command says until its end, which comes within the bound, or by a signal to it and to all that it has started.
+pub fn said_by(mut command: Command, bound: Duration) -> Result<Vec<u8>, String> {
+    let program = command.get_program().display().to_string();
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        // Signals of a terminal are for whoever asks.
+        .process_group(0);
+    let child = command.spawn();
+    let mut child = child.map_err(|error| format!("cannot start {program}: {error}"))?;
+    let group = Pid::from_child(&child);
+    let said = output(&mut child, bound);
+    // What it has started may live on, and a library that hangs does.
+    let _ = kill_process_group(group, Signal::KILL);
+    let waited = child.wait().map_err(|error| error.to_string());
+    let said = said?;
+    match waited? {
+        status if status.success() => Ok(said),
+        status => Err(format!("it ended with {status}")),
+    }
+}
+
+/// What a child says until its end, if that comes within the bound.
+fn output(child: &mut Child, bound: Duration) -> Result<Vec<u8>, String> {
     let began = Instant::now();
     let stdout = child.stdout.take();
     // Ends with the child, or with the last one that holds its output: then nobody waits for it.
@@ -223,32 +302,24 @@ fn output(mut child: Child, bound: Duration) -> Result<Vec<u8>, String> {
         let read = stdout.map(|stdout| stdout.take(MOST).read_to_end(&mut said));
         read.transpose().map(|_| said)
     });
-    let ended = loop {
-        match child.try_wait() {
-            Ok(Some(status)) => break Ok(status),
-            Ok(None) if began.elapsed() < bound => thread::sleep(Duration::from_millis(2)),
-            Ok(None) => {
-                break Err(format!(
-                    "it has not ended within {} s, and was killed",
-                    bound.as_secs_f64()
-                ));
-            }
-            Err(error) => break Err(error.to_string()),
-        }
+    let in_time = |step: u64| {
+        thread::sleep(Duration::from_millis(step));
+        began.elapsed() < bound
     };
-    if ended.is_err() {
-        let killed: io::Result<_> = child.kill().and_then(|()| child.wait());
-        killed.map_err(|error| error.to_string())?;
+    while child
+        .try_wait()
+        .map_err(|error| error.to_string())?
+        .is_none()
+    {
+        if !in_time(2) {
+            let bound = bound.as_secs_f64();
+            return Err(format!("it has not ended within {bound} s, and was killed"));
+        }
     }
-    let status = ended?;
-    if !status.success() {
-        return Err(format!("it ended with {status}"));
-    }
-    while !reader.is_finished() && began.elapsed() < bound {
-        thread::sleep(Duration::from_millis(1));
-    }
-    if !reader.is_finished() {
-        return Err("its output has no end".into());
+    while !reader.is_finished() {
+        if !in_time(1) {
+            return Err("its output has no end".into());
+        }
     }
     let said = reader
         .join()
@@ -256,7 +327,8 @@ fn output(mut child: Child, bound: Duration) -> Result<Vec<u8>, String> {
     said.map_err(|error| error.to_string())
 }
 
-fn find_prober() -> Option<PathBuf> {
+/// This program if it tries libraries, else one beside it or on the path.
+pub(super) fn find_prober() -> Option<PathBuf> {
     let here = env::current_exe().ok()?;
     if here.file_name().is_some_and(|name| name == "s3engine") {
         return Some(here);
@@ -284,7 +356,7 @@ mod tests {
         fs::write(&prober, format!("#!/bin/sh\n{script}\n")).unwrap();
         fs::set_permissions(&prober, fs::Permissions::from_mode(0o755)).unwrap();
         loop {
-            let tried = in_child(Some(&prober), Vendor::Cufile, None, bound);
+            let tried = in_child(Some(&prober), (Vendor::Cufile, Depth::Host), None, bound);
             // Another test that forks meanwhile may hold the script open for writing.
             let busy = |error: &OpenError| error.to_string().contains("Text file busy");
             if !tried.as_ref().is_err_and(busy) {
@@ -317,6 +389,22 @@ mod tests {
     }
 
     #[test]
+    fn what_a_prober_has_started_ends_with_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let left = folder.path().join("left");
+        let script = format!("sleep 600 & echo $! > {}; wait", left.display());
+        tried(&script, Duration::from_millis(300)).unwrap_err();
+        let left = fs::read_to_string(left).unwrap();
+        let stat = format!("/proc/{}/stat", left.trim());
+        let lives = || fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") Z "));
+        let began = Instant::now();
+        while lives() {
+            assert!(began.elapsed() < LONG);
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    #[test]
     fn a_prober_that_fails_or_says_nonsense_is_an_error() {
         for (script, words) in [
             ("kill -SEGV $$", "signal: 11"),
@@ -326,7 +414,7 @@ mod tests {
                 "does not know `probe-library`: it said \"hello\"",
             ),
             ("head -c 1000000 /dev/zero", "it ended with"),
-            ("", "does not know"),
+            ("", "has ended the process that tried it"),
         ] {
             let error = tried(script, LONG).unwrap_err();
             assert!(error.to_string().contains(words), "{script}: {error}");
@@ -334,7 +422,7 @@ mod tests {
         }
         let none = in_child(
             Some(Path::new("/nowhere/s3engine")),
-            Vendor::Cufile,
+            (Vendor::Cufile, Depth::Host),
             None,
             LONG,
         );
@@ -367,15 +455,24 @@ mod tests {
         };
         assert!(answered(&[]).unwrap_err().contains("wanted"));
         assert!(
-            answered(&["verbs"])
+            answered(&["verbs", "host"])
                 .unwrap_err()
                 .contains("s3rdma and cufile")
+        );
+        assert!(
+            answered(&["cufile", "some"])
+                .unwrap_err()
+                .contains("host memory (host)")
         );
     }
 
     #[test]
     fn a_library_that_was_asked_for_by_its_path_is_not_absent() {
-        let absent = examine(Vendor::S3rdma, Some(Path::new("/nowhere/lib.so")));
+        let absent = examine(
+            Vendor::S3rdma,
+            Depth::Host,
+            Some(Path::new("/nowhere/lib.so")),
+        );
         assert!(
             absent
                 .error

@@ -26,6 +26,10 @@ pub enum What {
     Slow(u64),
     /// Does not return.
     Hangs,
+    /// Ends the process as if all were well.
+    Exits,
+    /// Ends the process by a signal.
+    Aborts,
     /// Returns nonsense.
     Garbage,
     /// Returns a text without an end.
@@ -61,6 +65,8 @@ impl FromStr for Fault {
             "fails" => What::Fails,
             "silent" => What::Silent,
             "hangs" => What::Hangs,
+            "exits" => What::Exits,
+            "aborts" => What::Aborts,
             "garbage" => What::Garbage,
             "endless" => What::Endless,
             other => match other.strip_prefix("slow:") {

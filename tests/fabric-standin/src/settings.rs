@@ -5,6 +5,7 @@ use std::env;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::process;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -84,6 +85,8 @@ impl Settings {
         match met {
             What::Slow(ms) => thread::sleep(Duration::from_millis(ms)),
             What::Hangs => self.hang(),
+            What::Exits => process::exit(0),
+            What::Aborts => process::abort(),
             other => return Some(other),
         }
         None

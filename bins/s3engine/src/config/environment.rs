@@ -7,10 +7,14 @@ use std::str::FromStr;
 use clap::ValueEnum;
 
 use super::{ConfigError, Settings};
+use crate::server_metrics;
 
 /// The variable that names the file of settings.
 pub(super) const CONFIG: &str = "S3ENGINE_CONFIG";
 pub(super) const PREFIX: &str = "S3ENGINE_";
+
+/// Variables that are no settings of the engine.
+const OTHERS: [&str; 2] = [CONFIG, server_metrics::TOKEN];
 
 type Set = fn(&mut Settings, &str) -> Result<(), String>;
 
@@ -98,7 +102,7 @@ pub(super) fn known_names() -> String {
     let ours = VARIABLES.iter().map(|(name, _)| *name);
     let names: Vec<_> = ours
         .filter(|name| name.starts_with(PREFIX))
-        .chain([CONFIG])
+        .chain(OTHERS)
         .collect();
     names.join(", ")
 }
@@ -109,7 +113,8 @@ impl Settings {
     ) -> Result<Self, ConfigError> {
         let unknown = environment.iter().find_map(|(name, _)| {
             let name = name.to_string_lossy();
-            let known = name == CONFIG || VARIABLES.iter().any(|(known, _)| *known == name);
+            let known =
+                OTHERS.contains(&&*name) || VARIABLES.iter().any(|(known, _)| *known == name);
             (name.starts_with(PREFIX) && !known).then(|| name.into_owned())
         });
         if let Some(name) = unknown {

@@ -1,10 +1,10 @@
 //! The endpoint as this host reaches it: its name, its addresses, its clock, its answers, and one GET by RDMA.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant, SystemTime};
 
-use s3engine::{Endpoint, Engine, Error, Get, ListQuery, Memory, Origin, Path, Policy};
+use s3engine::{Endpoint, Engine, Error, Get, ListQuery, Memory, Origin};
 
 use super::bounded::within;
 use super::finding::Finding;
@@ -95,6 +95,9 @@ fn clock(mut stream: TcpStream, host: &str, bound: Duration) -> Finding {
     };
     let read = match ask() {
         Ok(read) => read,
+        Err(error) if error.kind() == ErrorKind::WouldBlock => {
+            return unknown(format!("no answer within {} s", bound.as_secs_f64()));
+        }
         Err(error) => return unknown(error.to_string()),
     };
     judge_clock(&String::from_utf8_lossy(&head[..read]), SystemTime::now())
@@ -138,7 +141,8 @@ pub(crate) fn credentials(settings: &Settings) -> Finding {
 /// What asking for a bucket and one of its objects has shown.
 pub(crate) struct Asked {
     pub(crate) findings: Vec<Finding>,
-    pub(crate) outcome: Outcome,
+    /// How it went, or an object that comes by HTTP, and how much of it.
+    pub(crate) outcome: Result<(String, u64), Outcome>,
 }
 
 /// The same in short.
@@ -156,7 +160,7 @@ pub(crate) enum Outcome {
     Fails,
 }
 
-/// Lists a bucket, and gets one object both ways.
+/// Lists a bucket, and gets one object by HTTP.
 pub(crate) fn ask(
     engine: &Engine,
     bucket: &str,
@@ -166,14 +170,14 @@ pub(crate) fn ask(
 ) -> Result<Asked, Failure> {
     let mut asked = Asked {
         findings: Vec::new(),
-        outcome: Outcome::Untried,
+        outcome: Err(Outcome::Untried),
     };
     let late = || Failure::Other("the time is over".into());
-    let (key, size) = match key {
+    let object = match key {
         Some(key) => {
             let head = wait_for(engine.head(bucket, key), Some(until), late, interrupt)?;
             match head {
-                Ok(info) => (key.to_owned(), info.size.unwrap_or(0)),
+                Ok(info) => Some((key.to_owned(), info.size.unwrap_or(0))),
                 Err(error) => return Ok(asked.failing("bucket", &error)),
             }
         }
@@ -185,50 +189,35 @@ pub(crate) fn ask(
                 Err(error) => return Ok(asked.failing("bucket", &error)),
             };
             let largest = objects.into_iter().max_by_key(|object| object.size);
-            largest.map_or((String::new(), 0), |object| (object.key, object.size))
+            largest.map(|object| (object.key, object.size))
         }
     };
     let what = format!("{bucket} answers");
     asked.findings.push(Finding::ok("bucket", what));
-    if size == 0 {
-        let what = format!("{bucket}/{key} has no bytes to try with: --key names another");
-        asked.findings.push(Finding::skip("get", what));
-        return Ok(asked);
-    }
-    let len = size.min(PART);
-    let get = |policy| {
-        let buffer = engine.pool().try_alloc(len, Memory::Host);
-        let buffer = buffer.map_err(|error| Failure::Other(error.to_string()))?;
-        let get = Get::new(bucket, key.as_str())
-            .range(0, len)
-            .into(buffer)
-            .policy(policy);
-        wait_for(engine.get(get), Some(until), late, interrupt)
+    let (key, size) = match object {
+        Some((key, size)) if size > 0 => (key, size),
+        empty => {
+            let what = match empty {
+                Some((key, _)) => {
+                    format!("{bucket}/{key} has no bytes to try with: --key names another")
+                }
+                None => format!("{bucket} lists no object to try with: --key names one"),
+            };
+            asked.findings.push(Finding::skip("get", what));
+            return Ok(asked);
+        }
     };
-    let what = format!("{len} bytes of {key}");
-    let by_http = get(Policy::Http)?;
-    if let Some(error) = by_http.error() {
+    let len = size.min(PART);
+    let buffer = engine.pool().try_alloc(len, Memory::Host);
+    let buffer = buffer.map_err(|error| Failure::Other(error.to_string()))?;
+    let get = Get::new(bucket, key.as_str()).range(0, len).into(buffer);
+    let got = wait_for(engine.get(get), Some(until), late, interrupt)?;
+    if let Some(error) = got.error() {
         return Ok(asked.failing("get", error));
     }
-    asked
-        .findings
-        .push(Finding::ok("get", format!("{what} by HTTP")));
-    let by_rdma = get(Policy::RequireRdma)?;
-    let error = by_rdma.error();
-    let why = match error {
-        Some(error) => Some(format!("{}: {error}", error.reason())),
-        None if by_rdma.data() != by_http.data() => Some("other bytes than by HTTP".into()),
-        None if by_rdma.path() != Path::Rdma => Some(format!("path {}", by_rdma.path())),
-        None => None,
-    };
-    asked.findings.push(match &why {
-        Some(why) if error.is_none() => Finding::fail("get", format!("{what} by RDMA: {why}"))
-            .means("the server says that it wrote what it did not: nothing of it can be trusted"),
-        Some(why) => Finding::fail("get", format!("{what} by RDMA: {why}"))
-            .help("docs/rdma.md has each reason and what to do about it"),
-        None => Finding::ok("get", format!("{what} by RDMA, the same as by HTTP")),
-    });
-    asked.outcome = why.map_or(Outcome::ByRdma, Outcome::ByHttp);
+    let what = format!("{len} bytes of {key} by HTTP");
+    asked.findings.push(Finding::ok("get", what));
+    asked.outcome = Ok((key, len));
     Ok(asked)
 }
 
@@ -245,7 +234,7 @@ impl Asked {
             _ => (finding, Outcome::Fails),
         };
         self.findings.push(helped);
-        self.outcome = outcome;
+        self.outcome = Err(outcome);
         self
     }
 }

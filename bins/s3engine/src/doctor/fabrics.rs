@@ -3,7 +3,7 @@
 use std::env;
 use std::time::Duration;
 
-use s3engine::probe::{Report, Vendor, in_child};
+use s3engine::probe::{Depth, Report, Vendor, in_child};
 use s3engine::{CufileOptions, OpenError, check_modules};
 
 use super::finding::Finding;
@@ -39,7 +39,7 @@ pub(crate) fn try_one(vendor: Vendor, settings: &Settings, bound: Duration) -> T
         Vendor::Cufile => check_modules(&CufileOptions::default().modules),
     };
     let here = env::current_exe().ok();
-    let tried = in_child(here.as_deref(), vendor, library, bound);
+    let tried = in_child(here.as_deref(), (vendor, Depth::All), library, bound);
     // That it is not here at all says more than that it would loop.
     judge(
         vendor,

@@ -4,6 +4,7 @@
 //! there is on this host is read from files and judged by pure functions.
 
 mod bounded;
+mod by_rdma;
 mod endpoint;
 mod fabrics;
 mod finding;
@@ -15,15 +16,17 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
 use rustix::process::{Resource, getrlimit};
 use s3engine::cuda;
 
 use s3engine::probe::Vendor;
 use s3engine::service::default_socket;
 use s3engine::topology::{PciAddress, Topology};
-use s3engine::{Endpoint, Engine, Proxies};
+use s3engine::{Endpoint, EndpointError, Engine, Proxies, Rdma, check_bucket};
 
 use self::bounded::within;
+use self::endpoint::Outcome;
 use self::finding::{Answer, Finding, Report, Verdict};
 use self::host::Root;
 use crate::cli::Common;
@@ -33,6 +36,9 @@ use crate::exit::Failure;
 use crate::gpus;
 use crate::interrupt::Interrupt;
 use crate::span::Span;
+
+/// Requests that one check may make, each within the bound.
+const ASKING: u32 = 3;
 
 pub(crate) const HELP: &str = "\
 Examples:
@@ -47,12 +53,16 @@ Exit codes: 0 GETs go by RDMA (without --endpoint and --bucket: they could), 5 t
 #[derive(Args, Debug)]
 pub(crate) struct DoctorArgs {
     /// Ask for this bucket, and get one of its objects by RDMA and by HTTP
-    #[arg(long, value_name = "BUCKET")]
+    #[arg(long, value_name = "BUCKET", value_parser = bucket)]
     bucket: Option<String>,
 
     /// The object to get; by default the largest of the first that the bucket lists
-    #[arg(long, value_name = "KEY", requires = "bucket")]
+    #[arg(long, value_name = "KEY", requires = "bucket", overrides_with = "key", value_parser = NonEmptyStringValueParser::new())]
     key: Option<String>,
+
+    /// Only get so many bytes of the object by RDMA, and tell whoever has started this process
+    #[arg(long, hide = true, requires = "key")]
+    only_rdma: Option<u64>,
 
     /// How long each check may take
     #[arg(long, value_name = "TIME", default_value = "10s")]
@@ -66,6 +76,11 @@ pub(crate) struct DoctorArgs {
     pub(crate) common: Common,
 }
 
+fn bucket(name: &str) -> Result<String, EndpointError> {
+    check_bucket(name)?;
+    Ok(name.to_owned())
+}
+
 /// Runs the command.
 pub(crate) fn run(
     args: &DoctorArgs,
@@ -75,6 +90,11 @@ pub(crate) fn run(
     if args.bucket.is_some() && settings.endpoint.is_none() && settings.region.is_none() {
         let text = "--bucket: which endpoint? --endpoint or AWS_ENDPOINT_URL names it";
         return Err(Failure::Usage(text.into()));
+    }
+    if let (Some(bucket), Some(key), Some(len)) = (&args.bucket, &args.key, args.only_rdma) {
+        let bound = args.timeout.0;
+        let engine = || engine(settings, settings.endpoint()?, bound, true);
+        return by_rdma::answer(engine, (bucket, key, len), until(bound), interrupt);
     }
     let report = examine(args, settings, interrupt)?;
     let text = match args.json {
@@ -140,11 +160,21 @@ fn examine(
         findings.extend(proxies(settings)?);
         findings.push(endpoint::credentials(settings));
         if let Some(bucket) = &args.bucket {
-            let engine = engine(settings, endpoint.clone(), bound)?;
-            let until = Instant::now() + bound.saturating_mul(3);
-            let mut asked = endpoint::ask(&engine, bucket, args.key.as_deref(), until, interrupt)?;
+            let engine = engine(settings, endpoint.clone(), bound, false)?;
+            let key = args.key.as_deref();
+            let mut asked = endpoint::ask(&engine, bucket, key, until(bound), interrupt)?;
             findings.append(&mut asked.findings);
-            found.asked = Some(asked.outcome);
+            found.asked = Some(match (asked.outcome, &found.fabric) {
+                (Err(outcome), _) => outcome,
+                // No library is loaded that has been seen to fail.
+                (Ok(_), Err(why)) => Outcome::ByHttp(why.clone()),
+                (Ok((key, len)), Ok(())) => {
+                    interrupted(interrupt)?;
+                    let (finding, outcome) = by_rdma::try_one(&key, len, ASKING * bound);
+                    findings.push(finding);
+                    outcome
+                }
+            });
         }
     }
     findings.push(service());
@@ -239,9 +269,22 @@ fn service() -> Finding {
     }
 }
 
-/// An engine as the settings say, with little memory.
-fn engine(settings: &Settings, endpoint: Endpoint, bound: Duration) -> Result<Engine, Failure> {
-    let builder = connect::describe(settings, endpoint, settings.credentials()?)?;
+/// When asking for a bucket and an object has taken too long.
+fn until(bound: Duration) -> Instant {
+    Instant::now() + bound.saturating_mul(ASKING)
+}
+
+/// An engine as the settings say, with little memory; with the fabric, whose library may do anything, or without.
+fn engine(
+    settings: &Settings,
+    endpoint: Endpoint,
+    bound: Duration,
+    by_rdma: bool,
+) -> Result<Engine, Failure> {
+    let mut builder = connect::describe(settings, endpoint, settings.credentials()?)?;
+    if !by_rdma {
+        builder = builder.rdma(Rdma::Off);
+    }
     let pool = connect::pool(settings, 4 << 20, Some(32 << 20))?;
     connect::start(builder.pool(pool).deadline(bound), settings)
 }
@@ -276,12 +319,12 @@ struct Found {
     /// Whether the endpoint, if there is one, was connected to.
     reachable: bool,
     /// What asking for a bucket has shown, where one was named.
-    asked: Option<endpoint::Outcome>,
+    asked: Option<Outcome>,
 }
 
 impl Found {
     fn conclude(self, endpoint: Option<String>, findings: Vec<Finding>) -> Report {
-        use endpoint::Outcome::{ByHttp, ByRdma, Fails, Missing, Untried};
+        use Outcome::{ByHttp, ByRdma, Fails, Missing, Untried};
         let (answer, because, exit_code) = match (self.asked, self.fabric) {
             (Some(ByRdma), _) => (Answer::Yes, "a GET has gone by it".into(), 0),
             (Some(ByHttp(why)), _) => (Answer::No, why, 5),
@@ -324,7 +367,7 @@ mod tests {
     #[test]
     fn the_answer_and_the_exit_code_follow_from_what_was_found() {
         use Answer::{No, Unknown, Yes};
-        use endpoint::Outcome::{ByHttp, ByRdma, Fails, Missing, Untried};
+        use Outcome::{ByHttp, ByRdma, Fails, Missing, Untried};
         let found = |fabric: Result<(), &str>, reachable, asked| {
             let found = Found {
                 fabric: fabric.map_err(str::to_owned),

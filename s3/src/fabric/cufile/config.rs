@@ -75,7 +75,12 @@ pub fn read() -> Found {
 
 fn read_file(file: &Path) -> Found {
     let mut text = String::new();
-    let opened = fs::File::open(file);
+    // A pipe would be waited for.
+    let opened = match fs::metadata(file) {
+        Ok(found) if found.is_file() => fs::File::open(file),
+        Ok(_) => Err(io::Error::other("not a regular file")),
+        Err(error) => Err(error),
+    };
     let read = opened.and_then(|file| file.take(MOST).read_to_string(&mut text));
     match read {
         Ok(_) => judge(file, &text),
@@ -221,6 +226,22 @@ mod tests {
         assert!(found.problems[0].contains("is not there"), "{found:?}");
         assert!(found.problems[1].contains("rdma_dev_addr_list is empty"));
         assert_eq!(found.values, Values::default());
+    }
+
+    #[test]
+    fn a_pipe_or_a_folder_is_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("cufile.json");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, 0o600.into()).unwrap();
+        for file in [&pipe, folder.path()] {
+            let found = read_file(file);
+            let told = &found.problems[0];
+            assert!(
+                told.contains("cannot be read: not a regular file"),
+                "{told}"
+            );
+            assert_eq!(found.values, Values::default());
+        }
     }
 
     proptest! {

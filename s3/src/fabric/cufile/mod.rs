@@ -23,7 +23,7 @@ use s3engine_pool::{RegisterError, Registrar, RegistrationHandle, RevokeError, S
 
 use self::library::Library;
 use super::calls::Calls;
-use super::probe::{self, Vendor};
+use super::probe::{self, Depth, Vendor};
 use super::{Fabric, Named, Naming, OpenError, TokenError, named};
 use crate::token::Token;
 
@@ -82,7 +82,8 @@ impl Cufile {
         check_modules(&options.modules)?;
         let library = options.library.as_deref();
         let prober = options.prober.as_deref();
-        let report = probe::in_child(prober, Vendor::Cufile, library, options.call_timeout)?;
+        let what = (Vendor::Cufile, Depth::Host);
+        let report = probe::in_child(prober, what, library, options.call_timeout)?;
         if let Some(why) = &report.registration {
             tracing::warn!(
                 fabric = "cufile",
@@ -90,11 +91,11 @@ impl Cufile {
                 "the library registers no host memory"
             );
         }
-        Self::open_unprobed(library, options.call_timeout)
+        Self::open_untried(library, options.call_timeout)
     }
 
     /// Loads the library, which may hang: for a process of its own.
-    pub(super) fn open_unprobed(path: Option<&Path>, bound: Duration) -> Result<Self, OpenError> {
+    pub(super) fn open_untried(path: Option<&Path>, bound: Duration) -> Result<Self, OpenError> {
         let library = Library::load(path)?;
         let config = config::read();
         let thread = |name| {
@@ -241,6 +242,6 @@ impl Fabric for Cufile {
 }
 
 /// Of tests and of trying it: as any fabric.
-pub(super) fn unprobed(library: Option<&Path>, bound: Duration) -> Result<Arc<Cufile>, OpenError> {
-    Cufile::open_unprobed(library, bound).map(Arc::new)
+pub(super) fn untried(library: Option<&Path>, bound: Duration) -> Result<Arc<Cufile>, OpenError> {
+    Cufile::open_untried(library, bound).map(Arc::new)
 }

@@ -32,6 +32,7 @@ use s3engine_pool::{
 use self::library::Library;
 use self::rail::{Device, RailClient};
 use self::segment::Segment;
+use super::probe::{self, Depth, Vendor};
 use super::{Fabric, Named, Naming, OpenError, Rail, TokenError, Transfer, named};
 
 /// What a token can say, and the library refuses more.
@@ -44,7 +45,11 @@ pub struct S3rdmaOptions {
     pub library: Option<PathBuf>,
     /// Names or addresses of the devices to use. All with a port that is up, where none is named.
     pub devices: Vec<String>,
-    /// How long a call into the library may take.
+    /// The program that tries the library first: one that answers to `probe-library`, as `s3engine` does. By default this
+    /// program if it is `s3engine`, else one of that name beside it or on the path; where there is none, the library is
+    /// loaded untried.
+    pub prober: Option<PathBuf>,
+    /// How long a call into the library may take, and trying it.
     pub call_timeout: Duration,
     /// How long a rail that the library thinks broken is not used.
     pub cool_down: Duration,
@@ -55,6 +60,7 @@ impl Default for S3rdmaOptions {
         Self {
             library: None,
             devices: Vec::new(),
+            prober: None,
             call_timeout: Duration::from_secs(10),
             cool_down: Duration::from_secs(30),
         }
@@ -78,9 +84,21 @@ pub struct S3rdma {
 }
 
 impl S3rdma {
-    /// Loads the library and starts a client for each rail. Rails that do not start are left out, and told; at least
-    /// one must.
-    pub fn open(options: S3rdmaOptions) -> Result<Self, OpenError> {
+    /// Loads the library, once it has been tried in a process of its own, and starts a client for each rail. Rails that
+    /// do not start are left out, and told; at least one must.
+    pub fn open(options: &S3rdmaOptions) -> Result<Self, OpenError> {
+        let prober = options.prober.clone().or_else(probe::find_prober);
+        if let Some(prober) = prober {
+            // Only how that ends counts: on the devices that are asked for it may start all the same.
+            let what = (Vendor::S3rdma, Depth::Host);
+            let library = options.library.as_deref();
+            probe::tried(&prober, what, library, options.call_timeout)?;
+        }
+        Self::open_untried(options)
+    }
+
+    /// The same, of a library that may do anything.
+    pub(super) fn open_untried(options: &S3rdmaOptions) -> Result<Self, OpenError> {
         let library = Library::load(options.library.as_deref())?;
         let topology = Topology::read();
         let devices = devices(&options.devices, &topology);
@@ -88,7 +106,7 @@ impl S3rdma {
         let mut refused = Vec::new();
         for device in devices {
             let name = Arc::clone(&device.name);
-            match RailClient::start(library, device, &options) {
+            match RailClient::start(library, device, options) {
                 Ok(rail) => rails.push(rail),
                 Err(why) => {
                     tracing::warn!(
