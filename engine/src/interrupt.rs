@@ -49,8 +49,12 @@ impl Interrupt {
         self.stop.cancelled().await;
     }
 
-    /// Runs `work` unless it should end first. Dropping transfers is safe (see `Transport`).
-    pub(crate) async fn or<T>(&self, work: impl Future<Output = T>) -> Result<T, ErrorKind> {
+    /// Runs `work` unless it should end first. Dropping transfers is safe (see `Transport`). It is pinned by the caller,
+    /// since a future that is handed over takes its room twice.
+    pub(crate) async fn or<T>(
+        &self,
+        work: impl Future<Output = T> + Unpin,
+    ) -> Result<T, ErrorKind> {
         tokio::select! {
             biased;
             why = self.raised() => Err(why),

@@ -8,6 +8,7 @@
 //! ```
 //! A round fills one slot (see `round`).
 
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -286,7 +287,7 @@ async fn another(
         return Ok(Some(buffer));
     }
     // The pool is full: the slot itself comes back after revocation.
-    if let Ok(buffer) = interrupt.or(returning.wait()).await? {
+    if let Ok(buffer) = interrupt.or(pin!(returning.wait())).await? {
         return Ok(Some(buffer));
     }
     // Or its slab was given up, which makes room.
@@ -434,7 +435,8 @@ pub(crate) async fn look(
     interrupt: &Interrupt,
 ) -> Result<ObjectInfo, Error> {
     let progress = report.progress();
-    let looked = interrupt.or(head(
+    // Apart: most GETs need no room for it.
+    let looked = Box::pin(head(
         lane,
         &target.tenant.share,
         progress,
@@ -442,7 +444,7 @@ pub(crate) async fn look(
         target.checksum,
         target.options.as_deref().unwrap_or(&NO_OPTIONS),
     ));
-    let looked = looked.await;
+    let looked = interrupt.or(looked).await;
     let info = looked.map_err(|kind| told(report.error(kind), progress))??;
     match (&target.if_match, &info.etag) {
         (Some(wanted), found) if found.as_ref() != Some(wanted) => {
@@ -482,7 +484,7 @@ async fn lease(
             }
         }
     };
-    match interrupt.or(leased).await {
+    match interrupt.or(pin!(leased)).await {
         Ok(Ok(buffer)) => {
             report.waits_for(Waits::Turn);
             Ok(buffer)

@@ -1,5 +1,6 @@
 //! One part of a GET: attempts by its first way, then by HTTP where that is allowed.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -109,7 +110,11 @@ pub(crate) async fn run(
         way,
         progress,
     };
-    match interrupt.or(attempts.run(&mut window, permit)).await {
+    let result = {
+        let attempts = pin!(attempts.run(&mut window, permit));
+        interrupt.or(attempts).await
+    };
+    match result {
         Ok(end) => end,
         Err(kind) => {
             // Copies to a device end soon, and then nothing is in doubt.
@@ -142,7 +147,8 @@ impl Attempts<'_> {
                 lenient
             };
             let transport = transport.watched(Arc::clone(self.progress));
-            let outcome = self.attempt(&transport, window, permit).await;
+            // Apart: GETs by HTTP need no room for it.
+            let outcome = Box::pin(self.attempt(&transport, window, permit)).await;
             match (outcome.path, &outcome.error) {
                 // The object came in the body of the answer.
                 (Path::Http, Some(error)) => fallback = Some(Fallback::of(error)),

@@ -1,5 +1,6 @@
 //! One round of a GET: fills one slot, part after part, all of one version of the object.
 
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -187,7 +188,7 @@ impl Round<'_> {
             report.waits_for(Waits::Revocation);
             // What is not open by then, or ends before, the transport deals with.
             let bounded = tokio::time::timeout(pool.quarantine_bound(), opened);
-            let _ = self.interrupt.or(bounded).await;
+            let _ = self.interrupt.or(pin!(bounded)).await;
         }
     }
 
@@ -214,7 +215,10 @@ impl Round<'_> {
         let window = self.window(landing, at, len)?;
         self.wait_until_open(landing, report).await;
         report.waits_for(Waits::Turn);
-        let admitted = self.interrupt.or(self.target.tenant.share.admit(len)).await;
+        let admitted = {
+            let admitted = pin!(self.target.tenant.share.admit(len));
+            self.interrupt.or(admitted).await
+        };
         let Ok(Some(mut permit)) = admitted else {
             return Err(wanted.error(admitted.err().unwrap_or(ErrorKind::Cancelled)));
         };

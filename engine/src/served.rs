@@ -180,7 +180,8 @@ impl ServedQueue {
         let interrupt = Interrupt::new(cancel, core.stop.clone(), until);
         let small = most_bytes(&get).is_some_and(|most| most <= SMALL);
         if small && lane.has_time() {
-            let work = operation::run(Rc::clone(lane), get, report, interrupt);
+            // Boxed before it is handed on, each time of which would copy it.
+            let work = Box::pin(operation::run(Rc::clone(lane), get, report, interrupt));
             lane.tasks.spawn_local(work);
             return;
         }

@@ -1,5 +1,7 @@
 //! AWS Signature Version 4, over exactly what is sent.
 
+mod plain;
+
 use std::time::SystemTime;
 
 use aws_credential_types::Credentials as Keys;
@@ -11,6 +13,7 @@ use aws_sigv4::sign::v4;
 use http::header::HOST;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 
+pub(crate) use self::plain::Last;
 use crate::credentials::Credentials;
 use crate::endpoint::Target;
 
@@ -54,33 +57,50 @@ pub fn sign_request(
     if held.is_none() && !credentials.is_anonymous() {
         return Err(problem("no credentials have been fetched yet"));
     }
-    let keys = held.as_ref().map(|held| &held.keys);
-    sign(method, target, headers, payload, keys, region, time)
+    let signing = Signing {
+        keys: held.as_ref().map(|held| &held.keys),
+        region,
+        time,
+        payload,
+    };
+    sign(method, target, headers, &signing, &Last::default())
 }
 
-/// The same with these keys, or with nobody's.
+/// What a request is signed with.
+pub(crate) struct Signing<'a> {
+    /// `None`: it is not signed.
+    pub(crate) keys: Option<&'a Keys>,
+    pub(crate) region: &'a str,
+    pub(crate) time: SystemTime,
+    pub(crate) payload: Payload<'a>,
+}
+
+/// The same with these keys, or with nobody's; quicker after others with the same.
 pub(crate) fn sign(
     method: &Method,
     target: &Target,
     headers: &mut HeaderMap,
-    payload: Payload<'_>,
-    keys: Option<&Keys>,
-    region: &str,
-    time: SystemTime,
+    signing: &Signing<'_>,
+    last: &Last,
 ) -> Result<(), SigningError> {
     headers.insert(
         HOST,
         HeaderValue::from_str(&target.host_header).map_err(problem)?,
     );
-    let Some(keys) = keys else {
+    let Some(keys) = signing.keys else {
         return Ok(());
     };
-    let added = signature_headers(method, target, headers, payload, keys, region, time)?;
+    let is_unsigned = signing.payload == Payload::Unsigned;
+    if is_unsigned && last.sign(method, target, headers, signing) {
+        return Ok(());
+    }
+    let added = signature_headers(method, target, headers, keys, signing)?;
     for (name, value, sensitive) in added {
         let mut value = HeaderValue::try_from(value).map_err(problem)?;
         value.set_sensitive(sensitive);
         headers.insert(HeaderName::from_static(name), value);
     }
+    last.learn(headers, signing);
     Ok(())
 }
 
@@ -88,16 +108,14 @@ fn signature_headers(
     method: &Method,
     target: &Target,
     headers: &HeaderMap,
-    payload: Payload<'_>,
     keys: &Keys,
-    region: &str,
-    time: SystemTime,
+    signing: &Signing<'_>,
 ) -> Result<Vec<(&'static str, String, bool)>, SigningError> {
     let mut signed = Vec::with_capacity(headers.len());
     for (name, value) in headers {
         signed.push((name.as_str(), value.to_str().map_err(problem)?));
     }
-    let body = match payload {
+    let body = match signing.payload {
         Payload::Unsigned => SignableBody::UnsignedPayload,
         Payload::Sha256(hash) => SignableBody::Precomputed(hash.to_owned()),
     };
@@ -108,9 +126,9 @@ fn signature_headers(
     let identity = keys.clone().into();
     let params = v4::SigningParams::builder()
         .identity(&identity)
-        .region(region)
+        .region(signing.region)
         .name("s3")
-        .time(time)
+        .time(signing.time)
         .settings(settings())
         .build()
         .map_err(problem)?

@@ -32,7 +32,7 @@ use crate::open_files::OpenFiles;
 use crate::options::RequestOptions;
 use crate::progress::{Progress, Waits};
 use crate::proxy::Proxy;
-use crate::signing::{Payload, sign};
+use crate::signing::{Last, Payload, Signing, sign};
 use crate::timeouts::Timeouts;
 use crate::tls;
 use crate::upstream::Upstream;
@@ -49,6 +49,7 @@ pub struct Client(Rc<Shared>, Option<Arc<Progress>>);
 struct Shared {
     upstream: Arc<Upstream>,
     idle: IdleConnections,
+    signed_last: Last,
 }
 
 /// What to do when an idle connection turns out dead after the request was handed to it.
@@ -111,8 +112,12 @@ struct Unanswered {
 impl Client {
     /// A client without connections yet.
     pub fn new(upstream: Arc<Upstream>) -> Client {
-        let idle = IdleConnections::default();
-        Client(Rc::new(Shared { upstream, idle }), None)
+        let shared = Shared {
+            upstream,
+            idle: IdleConnections::default(),
+            signed_last: Last::default(),
+        };
+        Client(Rc::new(shared), None)
     }
 
     /// The same client, which tells where its requests are.
@@ -163,7 +168,8 @@ impl Client {
     ) -> Result<Response, SendError> {
         let place = &route.places[0];
         let Some(connection) = self.0.idle.take(place) else {
-            return self.send_fresh(request, signer, route).await;
+            // Apart: most requests need no room for it.
+            return Box::pin(self.send_fresh(request, signer, route)).await;
         };
         let message = self.message(request, (signer, route), place, connection.proxy.as_deref())?;
         match self.exchange(connection, request, &message).await {
@@ -174,7 +180,7 @@ impl Client {
                 if !may_send_again {
                     return Err(dead.failed);
                 }
-                self.send_fresh(request, signer, route).await
+                Box::pin(self.send_fresh(request, signer, route)).await
             }
             Err(failed) => Err(failed.failed),
         }
@@ -202,7 +208,7 @@ impl Client {
         if !asks || !is_refusal(response.status()) {
             return Ok(response);
         }
-        let error = response.into_error().await;
+        let error = Box::pin(response.into_error()).await;
         if !may_be_of_a_header(&error) {
             return Err(error);
         }
@@ -371,10 +377,13 @@ impl Client {
             &request.method,
             &target,
             &mut headers,
-            Payload::Unsigned,
-            keys,
-            &route.region,
-            signer.time(),
+            &Signing {
+                keys,
+                region: &route.region,
+                time: signer.time(),
+                payload: Payload::Unsigned,
+            },
+            &self.0.signed_last,
         )
         .map_err(|error| config(error.to_string()))?;
         // Proxies change these, so they are not signed. Bytes are wanted as they are stored.

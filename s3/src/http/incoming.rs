@@ -113,7 +113,8 @@ impl Incoming {
 
     /// Passes over the next `len` bytes of the object.
     pub(super) async fn skip(&mut self, mut len: u64) -> Result<(), Failure> {
-        let mut room = [0; 8 << 10];
+        // Rare, and room that every request would have otherwise.
+        let mut room = vec![0; len.min(8 << 10) as usize];
         while len > 0 {
             let Some(next) = self.next(|| ()).await? else {
                 return Err(Failure::Broken(closed()));

@@ -240,7 +240,7 @@ impl Response {
             }
             Err(ErrorKind::Status { .. } | ErrorKind::RangeNotSatisfiable { .. }) => {
                 *kept = before.clone();
-                let error = self.into_error().await;
+                let error = Box::pin(self.into_error()).await;
                 // Some servers give the size of the object only in the body of the 416.
                 match error.kind() {
                     ErrorKind::RangeNotSatisfiable { size } if part.is_empty_object(*size) => {
@@ -266,7 +266,7 @@ impl Response {
     }
 
     async fn end(self) -> Body {
-        self.finish().await;
+        Box::pin(self.finish()).await;
         Body::default()
     }
 

@@ -95,9 +95,13 @@ impl Client {
         let (mut may_set_clock, mut may_renew) = (true, true);
         loop {
             let mut response = self.send_signed(request, &signer, &route).await?;
-            if let Some(next) = self.elsewhere(request, &mut response, &route).await {
+            let status = response.status();
+            // Apart: most answers need no room for it.
+            if (is_redirect(status) || status == StatusCode::BAD_REQUEST)
+                && let Some(next) = Box::pin(self.elsewhere(request, &mut response, &route)).await
+            {
                 metrics::counter!("s3engine_redirects_total").increment(1);
-                response.finish().await;
+                Box::pin(response.finish()).await;
                 route = next;
                 continue;
             }
@@ -118,7 +122,7 @@ impl Client {
                 return Ok(response);
             };
             metrics::counter!("s3engine_signed_anew_total", "cause" => again).increment(1);
-            response.finish().await;
+            Box::pin(response.finish()).await;
             signer = self.signer(request).await?;
         }
     }
@@ -130,12 +134,8 @@ impl Client {
         response: &mut Response,
         route: &Route,
     ) -> Option<Route> {
-        let status = response.status();
-        if !(is_redirect(status) || status == StatusCode::BAD_REQUEST) {
-            return None;
-        }
         let body = response.look().await.clone();
-        let head = (status, response.headers(), &body);
+        let head = (response.status(), response.headers(), &body);
         match route.elsewhere(self.upstream(), request, head, response.place()) {
             Ok(next) => next,
             Err(why) => {

@@ -1,14 +1,16 @@
 //! The bytes of a connection, enciphered or not: both are read without waiting, and waited for.
 
 use std::io::{self, Read, Write};
-use std::task::{Context, Poll};
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
 
 use bytes::BytesMut;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use rustls::ClientConnection;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
+use tokio_util::io::poll_read_buf;
 
 /// Bytes that are read at once from a socket that enciphers: four records of the largest size.
 const WIRE: usize = 64 << 10;
@@ -61,7 +63,11 @@ impl Stream {
     /// Reads what is there now. Nothing at all: the server has closed.
     pub(super) fn try_read(&mut self, room: &mut [u8]) -> io::Result<usize> {
         match self {
-            Stream::Plain(socket) => socket.try_read(room),
+            Stream::Plain(socket) => {
+                let mut room = ReadBuf::new(room);
+                let read = now(|cx| Pin::new(socket).poll_read(cx, &mut room));
+                read.map(|()| room.filled().len())
+            }
             Stream::Tls(secure) => secure.try_read(room),
         }
     }
@@ -71,7 +77,7 @@ impl Stream {
         match self {
             Stream::Plain(socket) => {
                 input.reserve(most);
-                socket.try_read_buf(input)
+                now(|cx| poll_read_buf(Pin::new(socket), cx, input))
             }
             Stream::Tls(secure) => {
                 let have = input.len();
@@ -102,6 +108,16 @@ impl Stream {
             }
             Stream::Tls(secure) => secure.is_quiet(),
         }
+    }
+}
+
+/// What a read gives now. One by `poll_read` that has left room has taken all there was: the next one waits for the
+/// kernel to tell of more, instead of asking it in vain.
+fn now<T>(read: impl FnOnce(&mut Context<'_>) -> Poll<io::Result<T>>) -> io::Result<T> {
+    // Whoever waits afterwards leaves a waker of its own.
+    match read(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(read) => read,
+        Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
     }
 }
 
