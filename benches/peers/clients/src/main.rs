@@ -17,6 +17,7 @@ mod rounds;
 mod server;
 mod window;
 mod work;
+mod wrk;
 
 use std::process::ExitCode;
 

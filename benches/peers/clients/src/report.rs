@@ -45,6 +45,7 @@ impl Report {
             cpu_seconds,
         } = *measured;
         let requests = requests as f64;
+        let cpu_seconds = cpu_seconds.unwrap_or(f64::NAN);
         let gib = requests * self.shape.each() as f64 / (1u64 << 30) as f64;
         match self.shape.part {
             0 => Row {
@@ -85,8 +86,10 @@ impl Report {
                 median(measured.iter().map(|one| figure(&self.row(one))).collect())
                     .unwrap_or(f64::NAN)
             };
-            let shown =
-                |ratio: Option<f64>| ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.2}"));
+            let shown = |ratio: Option<f64>| {
+                let known = ratio.filter(|ratio| !ratio.is_nan());
+                known.map_or("-".to_owned(), |ratio| format!("{ratio:.2}"))
+            };
             let to_floor = |figure| shown(self.ratio(measured, "floor", figure));
             let ours = |figure| {
                 shown(
@@ -100,11 +103,10 @@ impl Report {
             } else {
                 format!("{rate:.2}")
             };
-            let cpu = of(|row| row.cpu);
-            let cpu = if self.shape.part == 0 {
-                format!("{cpu:.1}")
-            } else {
-                format!("{cpu:.3}")
+            let cpu = match (of(|row| row.cpu), self.shape.part) {
+                (cpu, _) if cpu.is_nan() => "-".to_owned(),
+                (cpu, 0) => format!("{cpu:.1}"),
+                (cpu, _) => format!("{cpu:.3}"),
             };
             let _ = writeln!(
                 text,
@@ -166,7 +168,7 @@ mod tests {
             let measured = |requests| Measured {
                 requests,
                 seconds: 1.0,
-                cpu_seconds: 1.0,
+                cpu_seconds: Some(1.0),
             };
             report.add("floor", measured(10 * speed));
             report.add("s3engine", measured(5 * speed));

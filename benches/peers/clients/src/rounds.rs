@@ -6,11 +6,11 @@ use std::process::{Command, Stdio};
 
 use clap::{Args, ValueEnum};
 
-use crate::python;
 use crate::report::Report;
 use crate::server::Server;
 use crate::window::Measured;
 use crate::work::{Result, Shape};
+use crate::{python, wrk};
 
 /// What to do: a name for the shapes that are measured most.
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -108,6 +108,9 @@ impl Compare {
         if !self.tls && self.shape.part > 0 {
             clients.push("transfer_manager");
         }
+        if !self.tls && self.shape.part == 0 && wrk::is_installed() {
+            clients.push(wrk::NAME);
+        }
         let mut clients: Vec<_> = clients.into_iter().map(str::to_owned).collect();
         if let (Some(python), false) = (&self.python, self.tls) {
             clients.extend(python::installed(python)?);
@@ -116,6 +119,9 @@ impl Compare {
     }
 
     fn measure(&self, client: &str, server: &Server) -> Result<Measured> {
+        if client == wrk::NAME {
+            return wrk::run(&self.shape, server);
+        }
         let mut command = match (python::package_of(client), &self.python) {
             (None, _) => {
                 let mut command = Command::new(env::current_exe()?);

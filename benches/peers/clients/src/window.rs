@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 pub struct Measured {
     pub requests: u64,
     pub seconds: f64,
-    pub cpu_seconds: f64,
+    /// Of its process, where that is known.
+    pub cpu_seconds: Option<f64>,
 }
 
 /// What the requests of all tasks share.
@@ -41,7 +42,7 @@ impl Turns {
         let measured = Measured {
             requests,
             seconds: seconds.as_secs_f64(),
-            cpu_seconds: self::cpu() - cpu,
+            cpu_seconds: Some(self::cpu() - cpu),
         };
         self.over.store(true, Relaxed);
         measured

@@ -53,8 +53,10 @@ impl Client for Store {
                 put(place, &mut at, &bytes)?;
             }
             range => {
-                let mut options = GetOptions::default();
-                options.range = range.map(GetRange::Bounded);
+                let options = GetOptions {
+                    range: range.map(GetRange::Bounded),
+                    ..GetOptions::default()
+                };
                 let mut pieces = self.store.get_opts(&self.key, options).await?.into_stream();
                 while let Some(piece) = pieces.try_next().await? {
                     put(place, &mut at, &piece)?;

@@ -16,7 +16,7 @@ pub fn run(work: &Work) -> Result<Measured> {
     let shape = &work.shape;
     let bytes = (shape.each() * shape.places()) as u64;
     let engine = engine(work, bytes)?;
-    let queues = shape.threads.div_ceil(4).min(shape.in_flight);
+    let queues = shape.threads.min(shape.in_flight);
     // Before the clock starts.
     let loads = (0..queues).map(|nth| Load::new(&engine, work, (nth, queues)));
     let loads = loads.collect::<Result<Vec<_>>>()?;
