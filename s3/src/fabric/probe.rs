@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group, set_parent_process_death_signal};
 use rustix::stdio::dup2_stdout;
-use s3engine_pool::{Memory, Pool, PoolOptions, UnregisteredWhy};
+use s3engine_pool::{Memory, Pool, PoolOptions, RegistrationHandle, UnregisteredWhy};
 use serde::{Deserialize, Serialize};
 
 use super::s3rdma::{S3rdma, S3rdmaOptions};
@@ -33,6 +33,8 @@ pub const COMMAND: &str = "probe-library";
 const MOST: u64 = 64 << 10;
 /// What is registered to see whether that works.
 const LEN: u64 = 2 << 20;
+/// The longest that a token is waited for.
+const TOKEN: Duration = Duration::from_secs(1);
 /// A prober that nobody has killed until then ends by itself.
 const LONGEST: Duration = Duration::from_secs(3600);
 
@@ -86,6 +88,7 @@ impl Depth {
 
 /// What trying a library has shown.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Report {
     /// Its version.
     pub version: Option<String>,
@@ -97,7 +100,9 @@ pub struct Report {
     pub error: Option<String>,
     /// Why host memory could not be registered. `None`: it could, or the library did not start.
     pub registration: Option<String>,
-    /// The same of each CUDA device, by name.
+    /// Why no token could be made of it.
+    pub token: Option<String>,
+    /// Why memory of each CUDA device could not be registered, by its name.
     pub cuda: Vec<(String, Option<String>)>,
 }
 
@@ -171,7 +176,11 @@ fn examine(vendor: Vendor, depth: Depth, library: Option<&Path>) -> Report {
     };
     match fabric {
         Ok(fabric) => {
-            report.registration = try_registration(&fabric, Memory::Host).err();
+            match try_memory(&fabric, Memory::Host) {
+                Err(Refused::Registration(why)) => report.registration = Some(why),
+                Err(Refused::Token(why)) => report.token = Some(why),
+                Ok(()) => {}
+            }
             let gpus = match depth {
                 Depth::Host => &[],
                 Depth::All => s3engine_pool::cuda::Gpu::all().unwrap_or_default(),
@@ -179,8 +188,12 @@ fn examine(vendor: Vendor, depth: Depth, library: Option<&Path>) -> Report {
             report.cuda = gpus
                 .iter()
                 .map(|gpu| {
-                    let tried = try_registration(&fabric, Memory::Cuda(gpu.uuid()));
-                    (format!("{} {}", gpu.uuid(), gpu.name()), tried.err())
+                    let refused = match try_memory(&fabric, Memory::Cuda(gpu.uuid())) {
+                        Err(Refused::Registration(why)) => Some(why),
+                        // The same as of host memory.
+                        Ok(()) | Err(Refused::Token(_)) => None,
+                    };
+                    (format!("{} {}", gpu.uuid(), gpu.name()), refused)
                 })
                 .collect();
         }
@@ -192,8 +205,17 @@ fn examine(vendor: Vendor, depth: Depth, library: Option<&Path>) -> Report {
     report
 }
 
-/// Registers a little memory with a fabric, and gives it back.
-pub fn try_registration(fabric: &Arc<dyn Fabric>, memory: Memory) -> Result<(), String> {
+/// Why one of two steps failed.
+enum Refused {
+    Registration(String),
+    Token(String),
+}
+
+/// Registers a little memory with a fabric, makes a token of it, and gives it back.
+fn try_memory(fabric: &Arc<dyn Fabric>, memory: Memory) -> Result<(), Refused> {
+    fn registration(error: impl fmt::Display) -> Refused {
+        Refused::Registration(error.to_string())
+    }
     let options = PoolOptions {
         slab_bytes: LEN,
         max_bytes: Some(2 * LEN),
@@ -201,20 +223,37 @@ pub fn try_registration(fabric: &Arc<dyn Fabric>, memory: Memory) -> Result<(), 
         ..PoolOptions::default()
     };
     let pool = Pool::with_fabrics(options, vec![Arc::clone(fabric) as _]);
-    let pool = pool.map_err(|error| error.to_string())?;
-    let buffer = pool
-        .try_alloc(LEN, memory)
-        .map_err(|error| error.to_string())?;
-    let id = pool.fabric(0).ok_or("the pool has no fabric")?;
+    let pool = pool.map_err(registration)?;
+    let buffer = pool.try_alloc(LEN, memory).map_err(registration)?;
+    let no_fabric = || registration("the pool has no fabric");
+    let id = pool.fabric(0).ok_or_else(no_fabric)?;
     let mut landing = buffer.into_landing();
-    let mut window = landing.window(0, LEN).map_err(|error| error.to_string())?;
-    let armed = window.arm(id).map(drop).map_err(|why| match why {
-        UnregisteredWhy::Failed(error) => error.to_string(),
-        other => other.to_string(),
-    });
-    // No token was made of it.
+    let mut window = landing.window(0, LEN).map_err(registration)?;
+    let made = match window.arm(id) {
+        Ok(handle) => make_token(fabric, handle, window.address()).map_err(Refused::Token),
+        Err(UnregisteredWhy::Failed(error)) => Err(registration(error)),
+        Err(why) => Err(registration(why)),
+    };
+    // Nobody has seen the token.
     window.disarm();
-    armed
+    made
+}
+
+/// One that is not made in time is refused: whoever loads the library has a bound for that.
+fn make_token(
+    fabric: &Arc<dyn Fabric>,
+    handle: RegistrationHandle,
+    address: u64,
+) -> Result<(), String> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build();
+    let runtime = runtime.map_err(|error| error.to_string())?;
+    let token = async { tokio::time::timeout(TOKEN, fabric.token(handle, address, LEN)).await };
+    match runtime.block_on(token) {
+        Ok(named) => named.map(drop).map_err(|error| error.to_string()),
+        Err(_) => Err(format!("it has not come within {} s", TOKEN.as_secs())),
+    }
 }
 
 /// Tries a library in a process of its own, within a bound. An error is how that has ended; a library that only

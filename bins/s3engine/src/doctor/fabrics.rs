@@ -91,12 +91,20 @@ fn judge(vendor: Vendor, tried: Result<Report, OpenError>) -> Tried {
         .means("GETs into such memory go by HTTP, with reason registration-failed"),
     };
     findings.push(of_memory("host memory", &report.registration));
+    let token = report.token.as_ref();
+    findings.extend(token.map(|why| {
+        Finding::fail(name, format!("makes no token: {why}"))
+            .means("GETs go by HTTP, with reason token-failed")
+    }));
     let of_gpu = |(gpu, refused): &(String, Option<String>)| of_memory(gpu, refused);
     findings.extend(report.cuda.iter().map(of_gpu));
     Tried {
         findings,
-        works: report.registration.is_none(),
-        why: format!("{name} registers no host memory"),
+        works: report.registration.is_none() && token.is_none(),
+        why: match token {
+            Some(_) => format!("{name} makes no token"),
+            None => format!("{name} registers no host memory"),
+        },
     }
 }
 
@@ -148,6 +156,13 @@ mod tests {
         let verdicts: Vec<_> = refused.findings.iter().map(|f| f.verdict).collect();
         assert_eq!(verdicts, [Verdict::Ok, Verdict::Fail, Verdict::Ok]);
         assert!(refused.findings[1].what.contains("cuFile 5045"));
+        let no_token = Report {
+            registration: None,
+            token: Some("no port".into()),
+            ..report.clone()
+        };
+        let no_token = judge(Vendor::S3rdma, Ok(no_token));
+        assert!(!no_token.works && no_token.why.contains("no token"));
         let works = judge(
             Vendor::Cufile,
             Ok(Report {
