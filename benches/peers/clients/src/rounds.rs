@@ -7,12 +7,12 @@ use std::process::{Command, Stdio};
 use clap::{Args, ValueEnum};
 
 use crate::report::Report;
-use crate::server::Server;
+use crate::server::{self, Server};
 use crate::window::Measured;
 use crate::work::{Result, Shape};
 use crate::{python, wrk};
 
-/// What to do: a name for the shapes that are measured most.
+/// Shapes by name.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Preset {
     /// 1 GiB in ranges of 8 MiB, 8 in flight
@@ -37,11 +37,24 @@ impl Preset {
 /// A comparison.
 #[derive(Args, Debug)]
 pub struct Compare {
-    /// A shape by name, instead of its sizes
-    #[arg(value_enum, conflicts_with_all = ["size", "part"])]
-    preset: Option<Preset>,
-    #[command(flatten)]
-    shape: Shape,
+    /// What is read
+    #[arg(value_enum, default_value = "large")]
+    preset: Preset,
+    /// Bytes of the object, instead
+    #[arg(long)]
+    size: Option<usize>,
+    /// Bytes of a range, instead; 0: whole objects
+    #[arg(long)]
+    part: Option<usize>,
+    /// Requests at once, instead
+    #[arg(long)]
+    in_flight: Option<usize>,
+    /// Threads of each client, where it has such a setting; by default one a processor
+    #[arg(long)]
+    threads: Option<usize>,
+    /// Seconds that are measured, after a quarter of them
+    #[arg(long, default_value_t = 1.0)]
+    seconds: f64,
     /// The clients, by comma; by default all that work so
     #[arg(long, value_delimiter = ',')]
     clients: Vec<String>,
@@ -60,24 +73,17 @@ pub struct Compare {
 }
 
 impl Compare {
-    pub fn run(mut self) -> Result<()> {
-        if let Some(preset) = self.preset {
-            let in_flight = self.shape.in_flight;
-            (self.shape.size, self.shape.part, self.shape.in_flight) = preset.shape();
-            // What was said counts.
-            if in_flight != 8 {
-                self.shape.in_flight = in_flight;
-            }
-        }
-        let clients = self.clients()?;
+    pub fn run(self) -> Result<()> {
+        let shape = self.shape()?;
+        let clients = self.clients(&shape)?;
         let folder = env::temp_dir().join(format!("peers-{}", std::process::id()));
         std::fs::create_dir_all(&folder)?;
         let server = Server::start(self.tls.then_some(folder.as_path()))?;
-        let mut report = Report::new(&self.shape, self.tls, &clients);
+        let mut report = Report::new(&shape, self.tls, &clients);
         for round in 1..=self.rounds {
             for client in &clients {
                 eprint!("\r\x1b[Kround {round} of {}: {client}", self.rounds);
-                report.add(client, self.measure(client, &server)?);
+                report.add(client, self.measure(client, &shape, &server)?);
             }
         }
         eprint!("\r\x1b[K");
@@ -90,7 +96,25 @@ impl Compare {
         Ok(())
     }
 
-    fn clients(&self) -> Result<Vec<String>> {
+    fn shape(&self) -> Result<Shape> {
+        let (size, part, in_flight) = self.preset.shape();
+        let threads = std::thread::available_parallelism().map_or(2, usize::from);
+        let shape = Shape {
+            size: self.size.unwrap_or(size),
+            part: self.part.unwrap_or(part),
+            in_flight: self.in_flight.unwrap_or(in_flight),
+            threads: self.threads.unwrap_or(threads),
+            seconds: self.seconds,
+        };
+        let sizes = 1..=server::LONGEST as usize;
+        let whole = shape.part == 0 || shape.size.is_multiple_of(shape.part);
+        match sizes.contains(&shape.size) && whole && shape.in_flight > 0 && shape.threads > 0 {
+            true => Ok(shape),
+            false => Err("wanted: an object of 1 byte to 1 GiB, in ranges that fill it, and at least one request and thread".into()),
+        }
+    }
+
+    fn clients(&self, shape: &Shape) -> Result<Vec<String>> {
         if !self.clients.is_empty() {
             return Ok(self.clients.clone());
         }
@@ -105,10 +129,10 @@ impl Compare {
                 "aws_sdk",
             ],
         };
-        if !self.tls && self.shape.part > 0 {
+        if !self.tls && shape.part > 0 {
             clients.push("transfer_manager");
         }
-        if !self.tls && self.shape.part == 0 && wrk::is_installed() {
+        if !self.tls && shape.part == 0 && wrk::is_installed() {
             clients.push(wrk::NAME);
         }
         let mut clients: Vec<_> = clients.into_iter().map(str::to_owned).collect();
@@ -118,9 +142,9 @@ impl Compare {
         Ok(clients)
     }
 
-    fn measure(&self, client: &str, server: &Server) -> Result<Measured> {
+    fn measure(&self, client: &str, shape: &Shape, server: &Server) -> Result<Measured> {
         if client == wrk::NAME {
-            return wrk::run(&self.shape, server);
+            return wrk::run(shape, server);
         }
         let mut command = match (python::package_of(client), &self.python) {
             (None, _) => {
@@ -138,7 +162,7 @@ impl Compare {
             command.arg("--ca").arg(ca);
         }
         let output = command
-            .args(self.shape.arguments())
+            .args(shape.arguments())
             .stderr(Stdio::inherit())
             .output()?;
         if !output.status.success() {

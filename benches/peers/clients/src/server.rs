@@ -20,8 +20,9 @@ use crate::work::Result;
 /// Heads of requests are shorter.
 const HEAD: usize = 8 << 10;
 /// The longest object.
-const LONGEST: u64 = 1 << 30;
-/// The server ends with whoever started it: by the end of its standard input.
+pub const LONGEST: u64 = 1 << 30;
+
+/// How it is started.
 #[derive(Args, Debug)]
 pub struct Options {
     /// Speak TLS, with a certificate that is written into this folder
@@ -72,6 +73,7 @@ pub fn run(options: &Options) -> Result<()> {
     let tls = options.tls.as_deref().map(tls).transpose()?;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     println!("{}", listener.local_addr()?);
+    // It ends with whoever has started it: with its standard input.
     thread::spawn(|| {
         let _ = io::stdin().read(&mut [0]);
         std::process::exit(0);

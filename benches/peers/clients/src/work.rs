@@ -33,19 +33,19 @@ pub struct Work {
 #[derive(Args, Clone, Debug)]
 pub struct Shape {
     /// Bytes of the object
-    #[arg(long, default_value_t = 1 << 30)]
+    #[arg(long)]
     pub size: usize,
     /// Bytes of a range; 0: whole objects
-    #[arg(long, default_value_t = 8 << 20)]
+    #[arg(long)]
     pub part: usize,
     /// Requests at once
-    #[arg(long, default_value_t = 8)]
+    #[arg(long)]
     pub in_flight: usize,
     /// Threads of each client, where it has such a setting
-    #[arg(long, default_value_t = std::thread::available_parallelism().map_or(2, usize::from))]
+    #[arg(long)]
     pub threads: usize,
     /// Seconds that are measured, after a quarter of them
-    #[arg(long, default_value_t = 1.0)]
+    #[arg(long)]
     pub seconds: f64,
 }
 
