@@ -12,7 +12,7 @@ command -v valgrind >/dev/null || { echo "valgrind is needed" >&2; exit 3; }
 # By libc: valgrind hides the kernel's page of functions that the calls else go through.
 export RUSTFLAGS="--cfg=rustix_use_libc"
 program=$(cargo bench --target-dir "$PWD/../../target/cost" -p s3engine-benches --bench cost --no-run \
-  --message-format=json 2>/dev/null |
+  --message-format=json --quiet |
   sed -n 's/.*"executable":"\([^"]*cost-[^"]*\)".*/\1/p' | tail -1)
 
 instructions() {

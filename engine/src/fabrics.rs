@@ -142,7 +142,7 @@ mod tests {
 
     fn broken(library: &str) -> Rdma {
         Rdma::S3rdma(S3rdmaOptions {
-            library: Some(library.into()),
+            file: Some(library.into()),
             ..S3rdmaOptions::default()
         })
     }

@@ -180,7 +180,7 @@ pub fn loopback(folder: &Path) -> LoopbackOptions {
 /// The fabric of MinIO's library, over a stand-in for that.
 pub fn s3rdma(library: &Copied, devices: &[&str]) -> Rdma {
     Rdma::S3rdma(S3rdmaOptions {
-        library: Some(library.path().into()),
+        file: Some(library.path().into()),
         devices: devices.iter().map(|&device| device.into()).collect(),
         ..S3rdmaOptions::default()
     })
@@ -190,7 +190,7 @@ pub fn s3rdma(library: &Copied, devices: &[&str]) -> Rdma {
 /// of modules is no matter to the stand-in.
 pub fn cufile(library: &Copied, prober: &str) -> Rdma {
     Rdma::Cufile(CufileOptions {
-        library: Some(library.path().into()),
+        file: Some(library.path().into()),
         prober: Some(prober.into()),
         modules: "/".into(),
         // A busy machine starts a process late.

@@ -17,14 +17,14 @@ const KEY: &str = "300KiB-x";
 
 struct Setup {
     rig: Rig,
-    library: Copied,
+    standin: Copied,
     _folder: TempDir,
 }
 
 fn setup(library: Copied, folder: TempDir, options: impl FnOnce(&mut CufileOptions)) -> Setup {
     let library = library.noting_calls();
     let mut cufile = CufileOptions {
-        library: Some(library.path().into()),
+        file: Some(library.path().into()),
         prober: Some(PROBER.into()),
         modules: "/".into(),
         call_timeout: PATIENCE,
@@ -42,7 +42,7 @@ fn setup(library: Copied, folder: TempDir, options: impl FnOnce(&mut CufileOptio
     });
     Setup {
         rig,
-        library: placed.unwrap(),
+        standin: placed.unwrap(),
         _folder: folder,
     }
 }
@@ -118,7 +118,7 @@ fn a_library_that_hangs_is_killed_in_a_process_of_its_own_and_never_loaded_here(
     let s = with_faults("cuFileGetVersion=hangs", brief);
     s.assert_fails(Reason::FabricInitFailed, "within 0.3 s, and was killed");
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-    let path = s.library.path().display().to_string();
+    let path = s.standin.path().display().to_string();
     assert!(!maps.contains(&path), "it was loaded here");
 }
 
@@ -130,7 +130,7 @@ fn without_the_kernels_list_of_modules_the_library_is_not_even_tried() {
     };
     let s = with_faults("", nowhere);
     s.assert_fails(Reason::FabricInitFailed, "/nowhere/modules is missing here");
-    assert_eq!(s.library.calls(), []);
+    assert_eq!(s.standin.calls(), []);
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn a_library_of_that_name_that_is_too_old_is_explained() {
 
 #[test]
 fn what_is_no_cufile_is_told() {
-    let brief = |options: &mut CufileOptions| options.library = Some("libc.so.6".into());
+    let brief = |options: &mut CufileOptions| options.file = Some("libc.so.6".into());
     let s = with_faults("", brief);
     s.assert_fails(Reason::FabricInitFailed, "it is not libcufile");
 }
@@ -164,11 +164,11 @@ fn memory_is_registered_once_however_many_gets_there_are() {
     let stats = s.rig.engine.pool().stats();
     // One of each was that of the process that tried it.
     assert_eq!(
-        s.library.count("cuFileBufRegister") as u64,
+        s.standin.count("cuFileBufRegister") as u64,
         stats.slabs_made + 1
     );
-    assert_eq!(s.library.count("DescStrGet"), 20 + 1);
-    assert_eq!(s.library.count("DescStrPut"), 20 + 1);
+    assert_eq!(s.standin.count("DescStrGet"), 20 + 1);
+    assert_eq!(s.standin.count("DescStrPut"), 20 + 1);
 }
 
 /// The library itself, from the variable or from a Python package.

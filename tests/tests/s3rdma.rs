@@ -20,7 +20,7 @@ const TWO: &str = "mlx5_0@127.0.0.2,mlx5_1@127.0.0.3";
 /// A library of a test's own, and an engine that uses it.
 struct Setup {
     rig: Rig,
-    library: Copied,
+    standin: Copied,
     _folder: TempDir,
 }
 
@@ -33,7 +33,7 @@ fn setup(
     let folder = tempfile::tempdir().unwrap();
     let library = shape(s3rdma_standin::copied(folder.path()).noting_calls());
     let mut s3rdma = S3rdmaOptions {
-        library: Some(library.path().into()),
+        file: Some(library.path().into()),
         devices: devices.iter().map(|&name| name.into()).collect(),
         ..S3rdmaOptions::default()
     };
@@ -50,7 +50,7 @@ fn setup(
     });
     Setup {
         rig,
-        library: placed.unwrap(),
+        standin: placed.unwrap(),
         _folder: folder,
     }
 }
@@ -146,7 +146,7 @@ fn a_call_that_hangs_is_named_and_bounded_and_the_engine_lives_on() {
         println!("{faults}");
         let s = hanging(faults);
         s.assert_fails(reason, words);
-        s.library.release();
+        s.standin.release();
     }
     let s = hanging("get_token=hangs");
     let refused = s.rig.get_whole(Policy::RequireRdma, KEY);
@@ -157,15 +157,15 @@ fn a_call_that_hangs_is_named_and_bounded_and_the_engine_lives_on() {
     drop(refused);
     // It is not waited for again.
     s.assert_fails(Reason::RailDown, words);
-    s.library.release();
+    s.standin.release();
 }
 
 #[test]
 fn what_was_registered_too_late_is_not_left_registered() {
     let s = hanging("register#1=hangs");
     s.assert_fails(Reason::RegistrationFailed, "has not returned");
-    s.library.release();
-    wait_until("it is deregistered", || s.library.count("deregister") == 1);
+    s.standin.release();
+    wait_until("it is deregistered", || s.standin.count("deregister") == 1);
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn a_registration_that_fails_once_is_tried_once_more() {
     let s = with_faults("register#1=11");
     s.assert_works();
     assert_eq!(s.rig.engine.pool().stats().ledger.retried, 1);
-    assert_eq!(s.library.count("register"), 2);
+    assert_eq!(s.standin.count("register"), 2);
 }
 
 #[test]
@@ -188,10 +188,10 @@ fn memory_is_registered_once_however_many_gets_there_are() {
         s.assert_works();
     }
     let stats = s.rig.engine.pool().stats();
-    assert_eq!(s.library.count("register") as u64, stats.slabs_made);
+    assert_eq!(s.standin.count("register") as u64, stats.slabs_made);
     assert_eq!(stats.ledger.registered, stats.slabs_made);
-    assert_eq!(s.library.count("get_token"), 20);
-    assert_eq!(s.library.count("free_token"), 20);
+    assert_eq!(s.standin.count("get_token"), 20);
+    assert_eq!(s.standin.count("free_token"), 20);
 }
 
 #[test]
@@ -250,13 +250,13 @@ fn a_rail_that_the_library_thinks_broken_is_taken_over_by_another() {
         why.contains("the library thinks it broken, after 1 failed"),
         "{why}"
     );
-    let before = s.library.count("register");
+    let before = s.standin.count("register");
     for _ in 0..3 {
         s.assert_works();
     }
-    let taken_over = s.library.count("register") - before;
+    let taken_over = s.standin.count("register") - before;
     assert_eq!(taken_over, 1, "once, and not for each GET");
-    let tokens = s.library.calls();
+    let tokens = s.standin.calls();
     let tokens = tokens
         .iter()
         .filter(|(_, function, _)| function == "get_token");
@@ -293,7 +293,7 @@ fn a_rail_comes_back_when_it_has_cooled_down() {
     );
     drop(s.rig.get_whole(Policy::PreferRdma, KEY));
     wait_until("the library was told", || {
-        s.library.count("healthy_nic_count") == 1
+        s.standin.count("healthy_nic_count") == 1
     });
     wait_until("it is up again", || {
         s.rig.engine.rails()[0].down.is_none() && s.rig.get_whole(Policy::RequireRdma, KEY).is_ok()
@@ -315,7 +315,7 @@ fn what_says_nothing_of_a_rail_is_not_told_to_the_library() {
         drop(s.rig.get_whole(Policy::PreferRdma, KEY));
         drop(s.rig.get_whole(Policy::RequireRdma, KEY));
         s.rig.assert_drains();
-        assert_eq!(s.library.count("report_token_failure"), 0, "{name}");
+        assert_eq!(s.standin.count("report_token_failure"), 0, "{name}");
         assert_eq!(s.rig.engine.rails()[0].failed, 0, "{name}");
     }
 }
@@ -362,7 +362,7 @@ fn the_clients_of_the_library_end_with_the_engine() {
     s.assert_works();
     let Setup {
         rig,
-        library,
+        standin: library,
         _folder,
     } = s;
     drop(rig);
@@ -405,7 +405,7 @@ fn clients_of_a_service_cost_a_registration_a_slab_and_none_a_get() {
     let s = setup([], &["mlx5_0"], |library| library, |_| {});
     let Setup {
         rig,
-        library,
+        standin: library,
         _folder,
     } = s;
     let service = ServiceRig::with(rig, |_| {});

@@ -105,12 +105,12 @@ fn fabric(settings: &Settings) -> Rdma {
     let devices = settings.rdma_device.as_deref().unwrap_or_default();
     let devices = devices.split(',').map(|device| device.trim().to_owned());
     let s3rdma = Rdma::S3rdma(S3rdmaOptions {
-        library: settings.s3rdma_library.clone(),
+        file: settings.s3rdma_library.clone(),
         devices: devices.filter(|device| !device.is_empty()).collect(),
         ..S3rdmaOptions::default()
     });
     let cufile = Rdma::Cufile(CufileOptions {
-        library: settings.cufile_library.clone(),
+        file: settings.cufile_library.clone(),
         ..CufileOptions::default()
     });
     match settings.fabric.unwrap_or(FabricChoice::Auto) {

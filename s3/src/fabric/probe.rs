@@ -162,7 +162,7 @@ fn examine(vendor: Vendor, depth: Depth, library: Option<&Path>) -> Report {
             let version = super::s3rdma::version(library);
             report.version = version.ok();
             let opened = S3rdma::open_untried(&S3rdmaOptions {
-                library: library.map(Path::to_owned),
+                file: library.map(Path::to_owned),
                 call_timeout: LONGEST,
                 ..S3rdmaOptions::default()
             });

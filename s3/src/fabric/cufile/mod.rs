@@ -37,7 +37,7 @@ const DESCRIBE: &str = "cuFileRDMADescStrGet";
 #[derive(Clone, Debug)]
 pub struct CufileOptions {
     /// The library, where it is not to be found by its name.
-    pub library: Option<PathBuf>,
+    pub file: Option<PathBuf>,
     /// The program that tries the library: one that answers to `probe-library`, as `s3engine` does. By default this
     /// program if it is `s3engine`, else one of that name beside it or on the path.
     pub prober: Option<PathBuf>,
@@ -50,7 +50,7 @@ pub struct CufileOptions {
 impl Default for CufileOptions {
     fn default() -> Self {
         Self {
-            library: None,
+            file: None,
             prober: None,
             call_timeout: Duration::from_secs(10),
             modules: "/proc/modules".into(),
@@ -61,7 +61,7 @@ impl Default for CufileOptions {
 /// The fabric.
 #[derive(Debug)]
 pub struct Cufile {
-    library: &'static Library,
+    vendor: &'static Library,
     kind: CudaKind,
     registering: Calls,
     naming: Calls,
@@ -80,7 +80,7 @@ impl Cufile {
     /// Tries the library in a process of its own, then loads it here.
     pub fn open(options: CufileOptions) -> Result<Self, OpenError> {
         check_modules(&options.modules)?;
-        let library = options.library.as_deref();
+        let library = options.file.as_deref();
         let prober = options.prober.as_deref();
         let what = (Vendor::Cufile, Depth::Host);
         let report = probe::in_child(prober, what, library, options.call_timeout)?;
@@ -104,7 +104,7 @@ impl Cufile {
             })
         };
         Ok(Self {
-            library,
+            vendor: library,
             kind: match config.values.uses_dma_buf() {
                 true => CudaKind::Vmm,
                 false => CudaKind::Legacy,
@@ -118,7 +118,7 @@ impl Cufile {
 
     /// The library's version, such as 1.18.
     pub fn version(&self) -> String {
-        library::shown_version(self.library.version())
+        library::shown_version(self.vendor.version())
     }
 
     /// The file that was loaded.
@@ -128,7 +128,7 @@ impl Cufile {
 
     async fn name(&self, segment: Registered, at: u64, len: u64) -> Result<Named, TokenError> {
         let provider = |text: String| TokenError::Provider { text };
-        let library = self.library;
+        let library = self.vendor;
         let Registered { address, gpu } = segment;
         let call = move || {
             let _bound = gpu.map(Gpu::bind).transpose().map_err(|e| e.to_string())?;
@@ -183,7 +183,7 @@ impl Registrar for Cufile {
     }
 
     fn register(&self, segment: Segment<'_>) -> Result<RegistrationHandle, RegisterError> {
-        let (library, address, len) = (self.library, segment.address, segment.len);
+        let (library, address, len) = (self.vendor, segment.address, segment.len);
         let gpu = segment.cuda.map(|memory| memory.gpu());
         let refused = |text: String| RegisterError { errno: None, text };
         let call = move || {
@@ -212,7 +212,7 @@ impl Registrar for Cufile {
                 handle.0
             )));
         };
-        let library = self.library;
+        let library = self.vendor;
         let call = move || {
             let _bound = gpu.map(Gpu::bind).transpose().map_err(|e| e.to_string())?;
             library.deregister(address).map_err(|code| code.to_string())

@@ -42,7 +42,7 @@ const LIMIT: u64 = u32::MAX as u64;
 #[derive(Clone, Debug)]
 pub struct S3rdmaOptions {
     /// The library, where it is not to be found by its name.
-    pub library: Option<PathBuf>,
+    pub file: Option<PathBuf>,
     /// Names or addresses of the devices to use. All with a port that is up, where none is named.
     pub devices: Vec<String>,
     /// The program that tries the library first: one that answers to `probe-library`, as `s3engine` does. By default this
@@ -58,7 +58,7 @@ pub struct S3rdmaOptions {
 impl Default for S3rdmaOptions {
     fn default() -> Self {
         Self {
-            library: None,
+            file: None,
             devices: Vec::new(),
             prober: None,
             call_timeout: Duration::from_secs(10),
@@ -75,7 +75,7 @@ pub(super) fn version(library: Option<&Path>) -> Result<String, OpenError> {
 /// The fabric.
 #[derive(Debug)]
 pub struct S3rdma {
-    library: &'static Library,
+    vendor: &'static Library,
     topology: Topology,
     rails: Arc<[RailClient]>,
     segments: DashMap<u64, Arc<Segment>>,
@@ -91,7 +91,7 @@ impl S3rdma {
         if let Some(prober) = prober {
             // Only how that ends counts: on the devices that are asked for it may start all the same.
             let what = (Vendor::S3rdma, Depth::Host);
-            let library = options.library.as_deref();
+            let library = options.file.as_deref();
             probe::tried(&prober, what, library, options.call_timeout)?;
         }
         Self::open_untried(options)
@@ -99,7 +99,7 @@ impl S3rdma {
 
     /// The same, of a library that may do anything.
     pub(super) fn open_untried(options: &S3rdmaOptions) -> Result<Self, OpenError> {
-        let library = Library::load(options.library.as_deref())?;
+        let library = Library::load(options.file.as_deref())?;
         let topology = Topology::read();
         let devices = devices(&options.devices, &topology);
         let mut rails = Vec::new();
@@ -128,7 +128,7 @@ impl S3rdma {
             return Err(OpenError::Failed { text });
         }
         Ok(Self {
-            library,
+            vendor: library,
             topology,
             rails: rails.into(),
             segments: DashMap::new(),
@@ -140,7 +140,7 @@ impl S3rdma {
 
     /// The library's version.
     pub fn version(&self) -> &str {
-        self.library.version()
+        self.vendor.version()
     }
 
     /// The rails that memory is to be registered by, the best first: up, near, and not the same for all that are

@@ -42,7 +42,7 @@ impl Device {
 #[derive(Debug)]
 pub(super) struct RailClient {
     name: Arc<str>,
-    pub(super) library: &'static Library,
+    pub(super) vendor: &'static Library,
     pub(super) client: Client,
     /// Registers and deregisters, in turn.
     pub(super) registering: Calls,
@@ -113,7 +113,7 @@ impl RailClient {
                 cool_down: options.cool_down,
             }),
             name: device.name,
-            library,
+            vendor: library,
             client,
             registering,
             address: known.map_or_else(OnceLock::new, |known| OnceLock::from(Some(known))),
@@ -147,7 +147,7 @@ impl RailClient {
         let provider = |text: String| TokenError::Provider {
             text: format!("rail {}: {text}", self.name),
         };
-        let (library, client) = (self.library, self.client);
+        let (library, client) = (self.vendor, self.client);
         let (base, offset) = (segment.address, at.wrapping_sub(segment.address));
         let text = self
             .naming
@@ -196,7 +196,7 @@ impl RailClient {
 
     /// Nobody waits for that.
     fn report(&self, token: String) {
-        let (library, client, health) = (self.library, self.client, Arc::clone(&self.health));
+        let (library, client, health) = (self.vendor, self.client, Arc::clone(&self.health));
         self.naming
             .post("s3rdma_client_report_token_failure", move || {
                 let told = library.report(client, &token);
@@ -224,7 +224,7 @@ impl RailClient {
 
     /// Ends the client, when its calls have returned.
     pub(super) fn end(&self) {
-        let (library, client) = (self.library, self.client);
+        let (library, client) = (self.vendor, self.client);
         let end = move || library.free(client);
         let bound = self.registering.bound();
         let ended = self

@@ -117,7 +117,7 @@ impl Segment {
         nth: usize,
         rail: &RailClient,
     ) -> impl FnOnce() -> Result<(), String> + Send + 'static {
-        let (library, client) = (rail.library, rail.client);
+        let (library, client) = (rail.vendor, rail.client);
         let (address, len, gpu) = (self.address, self.len, self.gpu);
         let by = Arc::clone(&self.by);
         move || {
@@ -138,7 +138,7 @@ impl Segment {
         nth: usize,
         rail: &RailClient,
     ) -> impl FnOnce(Result<(), String>) + Send + 'static {
-        let (library, client, address) = (rail.library, rail.client, self.address);
+        let (library, client, address) = (rail.vendor, rail.client, self.address);
         let by = Arc::clone(&self.by);
         move |late| {
             if late.is_ok() && by[nth].registered.swap(false, Ordering::SeqCst) {
@@ -159,7 +159,7 @@ impl Segment {
             if !self.by[nth].asked.load(Ordering::SeqCst) {
                 continue;
             }
-            let (library, client, address) = (rail.library, rail.client, self.address);
+            let (library, client, address) = (rail.vendor, rail.client, self.address);
             let (gpu, by) = (self.gpu, Arc::clone(&self.by));
             let call = move || {
                 if !by[nth].registered.swap(false, Ordering::SeqCst) {
