@@ -3,6 +3,8 @@
 use std::env;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 
@@ -11,6 +13,9 @@ use crate::server::{self, Server};
 use crate::window::Measured;
 use crate::work::{Result, Shape};
 use crate::{python, wrk};
+
+/// How long a client may take beside its time: to start, to warm up, to end.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Shapes by name.
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -161,10 +166,22 @@ impl Compare {
         if let Some(ca) = &server.ca {
             command.arg("--ca").arg(ca);
         }
-        let output = command
+        let mut child = command
             .args(shape.arguments())
-            .stderr(Stdio::inherit())
-            .output()?;
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let until = Instant::now() + shape.window() + PATIENCE;
+        while child.try_wait()?.is_none() {
+            if Instant::now() > until {
+                child.kill()?;
+                child.wait()?;
+                let bound = PATIENCE.as_secs();
+                return Err(format!("{client} has not ended {bound} s after its time").into());
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        // It says one line, for which the pipe has room.
+        let output = child.wait_with_output()?;
         if !output.status.success() {
             return Err(format!("{client} ended with {}", output.status).into());
         }
