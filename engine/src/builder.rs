@@ -21,6 +21,7 @@ use s3engine_s3::timeouts::Timeouts;
 use s3engine_s3::upstream::Upstream;
 use tokio_util::sync::CancellationToken;
 
+use crate::driver::{ChosenDriver, Driver};
 use crate::engine::{Core, Engine, Inner};
 use crate::fabrics::{self, Rdma};
 use crate::in_flight::{InFlight, Limits};
@@ -54,6 +55,9 @@ pub enum BuildError {
     /// TLS cannot be spoken as asked for.
     #[error(transparent)]
     Tls(#[from] TlsError),
+    /// io_uring is asked for, and cannot be used.
+    #[error("io_uring cannot be used: {0}")]
+    Driver(#[source] io::Error),
     /// A thread could not be started.
     #[error("starting the engine's threads: {0}")]
     Threads(#[source] io::Error),
@@ -90,6 +94,7 @@ pub struct EngineBuilder {
     rdma_part: u64,
     threads: Option<usize>,
     placement: Placement,
+    driver: Option<Driver>,
     network: Network,
     beside: Option<Engine>,
     ready: Vec<(Memory, u64)>,
@@ -115,6 +120,7 @@ impl EngineBuilder {
             rdma_part: 256 << 20,
             threads: None,
             placement: Placement::default(),
+            driver: None,
             network: Network::default(),
             beside: None,
             ready: Vec::new(),
@@ -207,6 +213,12 @@ impl EngineBuilder {
         self
     }
 
+    /// What brings bytes from plain sockets into memory. io_uring where it can be used, and epoll elsewhere, by default.
+    pub fn driver(mut self, driver: Driver) -> Self {
+        self.driver = Some(driver);
+        self
+    }
+
     /// How the servers are reached: trust, proxies, where connections begin.
     pub fn network(mut self, network: Network) -> Self {
         self.network = network;
@@ -252,6 +264,7 @@ impl EngineBuilder {
             let ready = pool.prepare(memory, bytes)?;
             tracing::info!(%memory, ?ready, "memory is ready");
         }
+        let driver = ChosenDriver::find(self.driver).map_err(BuildError::Driver)?;
         let nodes = match self.placement {
             Placement::Auto => Topology::read().usable_nodes(),
             Placement::Off => Vec::new(),
@@ -282,6 +295,7 @@ impl EngineBuilder {
             warnings: Warnings::default(),
             objects: Objects::new(),
             workers,
+            driver,
             stop: CancellationToken::new(),
         };
         Ok(Engine::from_inner(

@@ -7,7 +7,6 @@ use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use s3engine_pool::{FabricId, Pool, Process};
@@ -29,6 +28,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use crate::builder::{BuildError, EngineBuilder};
 use crate::client::{ConnectError, ConnectOptions, Connected, Waiters};
 use crate::completion::Completion;
+use crate::driver::ChosenDriver;
 use crate::far::{Far, Home};
 use crate::get::{Get, Ticket};
 use crate::in_flight::{Concurrency, InFlight};
@@ -45,7 +45,7 @@ use crate::service::default_socket;
 use crate::sink::Sink;
 use crate::tenant::Tenant;
 use crate::under_way::Outstanding;
-use crate::worker::{self, Post, Workers};
+use crate::worker::{Post, Worker, Workers};
 
 /// What every thread of an engine reads.
 pub(crate) struct Core {
@@ -72,6 +72,7 @@ pub(crate) struct Core {
     pub(crate) warnings: Warnings,
     pub(crate) objects: Arc<Objects>,
     pub(crate) workers: Workers,
+    pub(crate) driver: ChosenDriver,
     pub(crate) stop: CancellationToken,
 }
 
@@ -88,7 +89,7 @@ impl Core {
 /// The engine as its handles hold it: ends the threads when the last one goes.
 pub(crate) struct Inner {
     pub(crate) core: Arc<Core>,
-    threads: Vec<JoinHandle<()>>,
+    threads: Vec<Worker>,
 }
 
 impl Inner {
@@ -99,7 +100,7 @@ impl Inner {
         };
         for post in posts {
             let core = Arc::clone(&inner.core);
-            inner.threads.push(worker::start(post, core)?);
+            inner.threads.push(Worker::start(post, core)?);
         }
         Ok(inner)
     }
@@ -156,13 +157,7 @@ impl Drop for Inner {
         }
         self.core.stop.cancel();
         self.core.in_flight.close();
-        let me = std::thread::current().id();
-        for thread in self.threads.drain(..) {
-            // A completion's last handle may be dropped on a thread of the engine itself.
-            if thread.thread().id() != me {
-                let _ = thread.join();
-            }
-        }
+        self.threads.drain(..).for_each(Worker::wait);
     }
 }
 
@@ -245,6 +240,11 @@ impl Engine {
             Kind::Embedded(inner) => &inner.core.pool,
             Kind::Connected(connected) => &connected.pool,
         }
+    }
+
+    /// What brings bytes from plain sockets into memory. `None`: that is the host service's.
+    pub fn driver(&self) -> Option<&ChosenDriver> {
+        Some(&self.embedded()?.core.driver)
     }
 
     /// The endpoint.

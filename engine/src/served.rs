@@ -1,11 +1,11 @@
 //! The engine's end of a queue: takes what the submission ring brings, has it done, and fills the completion ring.
 //!
 //! ```text
-//! SQEs ──take──> request ── small ──> this thread ──┐
-//!                        └─ large ──> any thread ───┴──> completion ──tell──> CQEs
+//! SQEs ──take──> request ── small, or this thread's share ──> this thread ──┐
+//!                        └─ others ─────────────────────────> any thread ───┴──> completion ──tell──> CQEs
 //! ```
-//! A task of one thread, which alone touches the rings' service half. Small GETs run on the same thread: from
-//! the ring to the socket and back without a hop.
+//! A task of one thread, which alone touches the rings' service half. Small GETs run on the same thread, and large ones
+//! where it has no small ones: from the ring to the socket and back without a hop.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ use crate::report::Report;
 use crate::sink::Sink;
 use crate::tenant::Tenant;
 use crate::wire::{self, Name};
-use crate::worker::Lane;
+use crate::worker::{Lane, Task};
 
 /// GETs of at most so many bytes are not worth a hop to another thread.
 const SMALL: u64 = 256 << 10;
@@ -179,20 +179,26 @@ impl ServedQueue {
         let until = operation::after(submitted, get.deadline.unwrap_or(core.deadline));
         let interrupt = Interrupt::new(cancel, core.stop.clone(), until);
         let small = most_bytes(&get).is_some_and(|most| most <= SMALL);
-        if small && lane.has_time() {
-            // Boxed before it is handed on, each time of which would copy it.
-            let work = Box::pin(operation::run(Rc::clone(lane), get, report, interrupt));
-            lane.tasks.spawn_local(work);
-            return;
+        let (node, large) = (get.numa_node(), core.workers.large.clone());
+        // Boxed before it is handed on, each time of which would copy it.
+        let work = move |lane| Box::pin(operation::run(lane, get, report, interrupt));
+        match small {
+            true if lane.takes_small(submitted) => {
+                lane.tasks.spawn_local(work(Rc::clone(lane)));
+            }
+            true => {
+                let job = Box::new(|lane| work(lane) as Task);
+                core.workers.quick.spawn_near(node, job);
+            }
+            false if lane.takes_large(submitted, node) => {
+                let work = large.track_future(work(Rc::clone(lane)));
+                lane.tasks.spawn_local(lane.own.track_future(work));
+            }
+            false => {
+                let job = Box::new(move |lane| Box::pin(large.track_future(work(lane))) as Task);
+                core.workers.bulk.spawn_near(node, job);
+            }
         }
-        let crew = match small {
-            true => &core.workers.quick,
-            false => &core.workers.bulk,
-        };
-        crew.spawn_near(
-            get.numa_node(),
-            Box::new(move |lane| Box::pin(operation::run(lane, get, report, interrupt))),
-        );
     }
 
     /// Puts a completion on the ring, and its buffer where the client takes it.

@@ -1,22 +1,28 @@
 //! Worker threads: each one runtime, one set of connections, many GETs.
 //!
 //! There are two crews. The quick one serves queues and makes requests of few bytes, the other moves the parts of
-//! large GETs: what takes its thread microseconds never waits behind what takes it milliseconds, and where
-//! processors are short the kernel shares them between the two.
+//! large GETs: what takes its thread microseconds does not wait behind what takes it milliseconds, and where
+//! processors are short the kernel shares them between the two. A thread of the quick crew that makes none of those
+//! requests does its share of the large GETs of its queues itself: handing them over, and what comes of them back,
+//! costs two wake-ups each.
 //!
 //! Where the host has several NUMA nodes, the threads of a crew are spread over them, and what is for memory near one
 //! of them is done there.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread::{self, JoinHandle};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, ThreadId};
+use std::time::{Duration, Instant};
 
 use s3engine_pool::topology::NumaNode;
+use s3engine_pool::uring;
 use s3engine_s3::http::Client;
 use s3engine_s3::open_files;
 use s3engine_s3::rdma::RdmaTransport;
@@ -24,6 +30,7 @@ use tokio::sync::mpsc;
 use tokio::task::LocalSet;
 use tokio_util::task::TaskTracker;
 
+use crate::driver::Driver;
 use crate::engine::Core;
 
 /// What a thread's GETs share: transports with the thread's own connections.
@@ -34,13 +41,22 @@ pub(crate) struct Lane {
     pub(crate) client: Client,
     /// By the fabric; taking bytes from an answer's body, or not.
     pub(crate) rdma: Option<(RdmaTransport, RdmaTransport)>,
+    /// On whose processors the thread runs, if that is not left to the kernel.
+    node: Option<u32>,
+    /// Large GETs of its own queues that it does.
+    pub(crate) own: TaskTracker,
+    /// When the last small GET of its queues was submitted.
+    small: Cell<Option<Instant>>,
 }
 
 impl Lane {
     /// A thread with this many tasks more than another leaves new ones to that.
     const LEAD: usize = 8;
 
-    fn new(core: Arc<Core>, tasks: TaskTracker) -> Self {
+    /// A thread that was given no small GETs for so long is given large ones.
+    const QUIET: Duration = Duration::from_secs(1);
+
+    fn new(core: Arc<Core>, tasks: TaskTracker, node: Option<u32>) -> Self {
         let client = Client::new(Arc::clone(&core.upstream));
         let rdma = core.fabric.as_ref().map(|(fabric, id)| {
             let (pool, queued) = (core.pool.clone(), core.queued.clone());
@@ -52,17 +68,31 @@ impl Lane {
             tasks,
             client,
             rdma,
+            node,
+            own: TaskTracker::new(),
+            small: Cell::default(),
         }
     }
 
-    /// Whether a thread of the quick crew has not much more to do than the one whose turn it is.
-    pub(crate) fn has_time(&self) -> bool {
+    /// Whether a small GET of one of its queues, submitted at `at`, is for this thread: unless another one of the quick
+    /// crew, whose turn it is, has much less to do.
+    pub(crate) fn takes_small(&self, at: Instant) -> bool {
+        self.small.set(Some(at));
         let (_, turn) = self.core.workers.quick.all.turn();
         self.tasks.len() <= turn.len() + Self::LEAD
     }
+
+    /// Whether a large one to memory of a node is: while the thread does no more than its share of all of them, and no
+    /// small ones that would wait behind it.
+    pub(crate) fn takes_large(&self, at: Instant, node: Option<u32>) -> bool {
+        let Workers { large, count, .. } = &self.core.workers;
+        let is_near = node.is_none() || self.node.is_none() || node == self.node;
+        let is_quiet = |small| at.saturating_duration_since(small) >= Self::QUIET;
+        is_near && self.own.len() <= large.len() / count && self.small.get().is_none_or(is_quiet)
+    }
 }
 
-type Task = Pin<Box<dyn Future<Output = ()>>>;
+pub(crate) type Task = Pin<Box<dyn Future<Output = ()>>>;
 
 /// Work for a thread: makes its task there, since tasks never leave their thread.
 pub(crate) type Job = Box<dyn FnOnce(Rc<Lane>) -> Task + Send>;
@@ -161,6 +191,10 @@ pub(crate) struct Workers {
     pub(crate) quick: Crew,
     /// For parts of large GETs.
     pub(crate) bulk: Crew,
+    /// Large GETs of queues, wherever they are done.
+    pub(crate) large: TaskTracker,
+    /// Threads of each crew.
+    count: usize,
 }
 
 impl Workers {
@@ -169,29 +203,96 @@ impl Workers {
         let (quick, mut posts) = Crew::new("q", count, nodes);
         let (bulk, of_bulk) = Crew::new("", count, nodes);
         posts.extend(of_bulk);
-        (Self { quick, bulk }, posts)
+        let workers = Self {
+            quick,
+            bulk,
+            large: TaskTracker::new(),
+            count: count.max(1),
+        };
+        (workers, posts)
     }
 }
 
-/// Starts one thread. It ends when the engine stops and its tasks have ended.
-pub(crate) fn start(post: Post, core: Arc<Core>) -> io::Result<JoinHandle<()>> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    thread::Builder::new().name(post.name).spawn(move || {
-        // Where that is not possible, the thread runs wherever the kernel has it run.
-        let _ = post.node.is_some_and(|node| node.place_this_thread());
-        let local = LocalSet::new();
-        local.block_on(&runtime, run(core, post.orders));
-        // Blocking calls (making a slab) are left to end by themselves.
-        drop(local);
-        runtime.shutdown_background();
-    })
+/// A thread that works.
+pub(crate) struct Worker {
+    id: ThreadId,
+    /// Closed when its tasks have ended.
+    news: Mutex<Receiver<io::Result<()>>>,
 }
 
-async fn run(core: Arc<Core>, (mut jobs, tasks): Orders) {
+impl Worker {
+    /// Starts a thread. It ends when the engine stops and its tasks have ended.
+    pub(crate) fn start(post: Post, core: Arc<Core>) -> io::Result<Worker> {
+        let (tell, news) = channel();
+        let builder = thread::Builder::new().name(post.name.clone());
+        let thread = builder.spawn(move || match Runtime::new(core.driver.driver) {
+            Ok(runtime) => {
+                let _ = tell.send(Ok(()));
+                runtime.run(post, core, tell);
+            }
+            Err(error) => drop(tell.send(Err(error))),
+        })?;
+        let id = thread.thread().id();
+        news.recv().map_err(io::Error::other)??;
+        let news = Mutex::new(news);
+        Ok(Worker { id, news })
+    }
+
+    /// Waits until its tasks have ended.
+    pub(crate) fn wait(self) {
+        // A completion's last handle may be dropped on a thread of the engine itself.
+        if self.id != thread::current().id()
+            && let Ok(news) = self.news.into_inner()
+        {
+            let _ = news.recv();
+        }
+    }
+}
+
+/// What runs a thread's tasks.
+enum Runtime {
+    Uring(uring::Runtime),
+    Epoll(tokio::runtime::Runtime),
+}
+
+impl Runtime {
+    fn new(driver: Driver) -> io::Result<Runtime> {
+        match driver {
+            Driver::Uring => uring::Runtime::new().map(Runtime::Uring),
+            Driver::Epoll => {
+                let runtime = tokio::runtime::Builder::new_current_thread()
+                    .enable_all()
+                    .build()?;
+                Ok(Runtime::Epoll(runtime))
+            }
+        }
+    }
+
+    /// `ended` is dropped when the thread's tasks have ended. Blocking calls (making a slab) are left to end by
+    /// themselves.
+    fn run(self, post: Post, core: Arc<Core>, ended: Sender<io::Result<()>>) {
+        // Where that is not possible, the thread runs wherever the kernel has it run.
+        let _ = (post.node.as_ref()).is_some_and(NumaNode::place_this_thread);
+        let work = run(core, post.orders, post.node.map(|node| node.id));
+        match self {
+            Runtime::Uring(runtime) => {
+                runtime.block_on(work);
+                drop(ended);
+                // It waits for those calls.
+                drop(runtime);
+            }
+            Runtime::Epoll(runtime) => {
+                LocalSet::new().block_on(&runtime, work);
+                drop(ended);
+                runtime.shutdown_background();
+            }
+        }
+    }
+}
+
+async fn run(core: Arc<Core>, (mut jobs, tasks): Orders, node: Option<u32>) {
     let stop = core.stop.clone();
-    let lane = Rc::new(Lane::new(core, tasks));
+    let lane = Rc::new(Lane::new(core, tasks, node));
     loop {
         tokio::select! {
             biased;

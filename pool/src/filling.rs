@@ -3,8 +3,9 @@
 use std::io;
 use std::sync::Arc;
 
-use crate::cuda::{Chunk, Copies, CudaError, Staging};
+use crate::cuda::{Chunk, Copies, CudaError, Landed, Staging};
 use crate::landing::{Window, WriteError};
+use crate::uring::{Receiving, Socket};
 
 /// Writes to a window. In host memory they are there at once; on the way to a device they gather in staging, and are
 /// there when [`finish`](Self::finish) says so.
@@ -40,7 +41,7 @@ impl Window {
         }
     }
 
-    /// Waits until nothing is copied to the window any more. At once, where nothing was staged for it.
+    /// Waits until nothing is copied or received to the window any more. At once, where that was all waited for.
     pub async fn settled(&mut self) {
         if let Some(copies) = &self.copies {
             // Its own GET was told of an error.
@@ -82,12 +83,47 @@ impl Filling<'_> {
         if most == 0 {
             return Ok(Ok(0));
         }
+        if self.is_direct() {
+            self.window.settled().await;
+        }
         if let Some(room) = self.window.room(at, most)? {
             let len = room.len();
             return Ok(read(room).map(|received| received.min(len)));
         }
         let staging = Arc::clone(self.window.core.slab.staging().ok_or(range)?);
         self.stage(at, most, &staging, read).await
+    }
+
+    /// Whether bytes get into the window without staging.
+    pub fn is_direct(&self) -> bool {
+        self.window.core.slab.mapping().is_some()
+    }
+
+    /// Has the kernel receive bytes at `at`, at most `most` of them: as many as are received at once. Only where they
+    /// need no staging ([`is_direct`](Self::is_direct)), and on a thread that runs a [`Runtime`](crate::uring::Runtime).
+    pub async fn receive_by(
+        &mut self,
+        socket: &Socket,
+        at: u64,
+        most: u64,
+    ) -> Result<Receiving<'_>, WriteError> {
+        let range = self.window.check_range(at, most)?;
+        self.window.settled().await;
+        let room = self.window.room(at, most)?.ok_or(range)?;
+        let (address, len) = (room.as_mut_ptr(), room.len() as u32);
+        let core = Arc::clone(&self.window.core);
+        let landed = self.window.copies.get_or_insert_default().begin(core);
+        Ok(socket.receive(Claim {
+            address,
+            len,
+            landed,
+        }))
+    }
+
+    /// The bytes at `at`, which have come: at most `most` of them, and as many as are received at once. `None`: they
+    /// were staged.
+    pub fn received(&self, at: u64, most: u64) -> Option<&[u8]> {
+        self.window.written(at, most)
     }
 
     async fn stage(
@@ -166,5 +202,19 @@ impl Filling<'_> {
     pub async fn stop(mut self) {
         self.gathered = None;
         self.window.settled().await;
+    }
+}
+
+/// A place in a window that the kernel writes to. As long as it is there, the slot is nobody else's.
+pub(crate) struct Claim {
+    pub(crate) address: *mut u8,
+    pub(crate) len: u32,
+    landed: Landed,
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        // However it ended: whoever waits for that knows.
+        self.landed.end(Ok(()));
     }
 }

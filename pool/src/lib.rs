@@ -52,6 +52,7 @@ mod shared;
 mod slab;
 mod slots;
 pub mod topology;
+pub mod uring;
 mod waiting;
 
 pub use buffer::{Buffer, CopyError, OutOfBounds};

@@ -54,7 +54,7 @@ pub use owner::{Owner, kills, own};
 pub use program::{Program, helper};
 pub use raw::Raw;
 pub use rig::{
-    PATIENCE, Rig, block_on, credentials, cufile, drain, loopback, quick_builder, s3rdma,
+    PATIENCE, Rig, block_on, credentials, cufile, drain, drivers, loopback, quick_builder, s3rdma,
     wait_until,
 };
 pub use service_rig::ServiceRig;

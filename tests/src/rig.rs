@@ -6,14 +6,25 @@ use std::time::{Duration, Instant};
 
 use fabric_standin::Copied;
 use s3engine::{
-    Buffer, Completion, Credentials, CufileOptions, Endpoint, Engine, EngineBuilder, Flags, Get,
-    LoopbackOptions, Memory, Policy, PoolOptions, Queue, QueueOptions, Rdma, RetryPolicy,
+    Buffer, Completion, Credentials, CufileOptions, Driver, Endpoint, Engine, EngineBuilder, Flags,
+    Get, LoopbackOptions, Memory, Policy, PoolOptions, Queue, QueueOptions, Rdma, RetryPolicy,
     S3rdmaOptions, Timeouts,
 };
 use s3sim::{Rule, Sim, SimOptions, content};
 use tempfile::TempDir;
 
 use crate::assert_invariants;
+
+/// The drivers that can be used here.
+pub fn drivers() -> Vec<Driver> {
+    match Driver::probe() {
+        Ok(()) => vec![Driver::Uring, Driver::Epoll],
+        Err(why) => {
+            eprintln!("skipped, by io_uring: {why}");
+            vec![Driver::Epoll]
+        }
+    }
+}
 
 /// The longest wait for anything. Nothing comes near it unless it hangs.
 pub const PATIENCE: Duration = Duration::from_secs(30);

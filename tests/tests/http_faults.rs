@@ -3,12 +3,27 @@
 use std::net::{Ipv4Addr, TcpListener};
 use std::time::Duration;
 
-use s3engine::{ErrorKind, Get, Memory, Path, Phase, Policy, Reason, Timeouts};
-use s3engine_tests::{Rig, assert_invariants, block_on, quick_builder};
+use s3engine::{Driver, ErrorKind, Get, Memory, Path, Phase, Policy, Reason, Timeouts};
+use s3engine_tests::{Rig, assert_invariants, block_on, drivers, quick_builder};
 use s3sim::{Action, Kind, Rule, content};
 
 const KEY: &str = "300KiB-h";
 const SIZE: u64 = 300 << 10;
+
+/// Each with each driver that can be used here.
+fn with_drivers(actions: Vec<Action>) -> impl Iterator<Item = (Driver, Action)> {
+    let with = |driver| {
+        actions
+            .clone()
+            .into_iter()
+            .map(move |action| (driver, action))
+    };
+    drivers()
+        .into_iter()
+        .flat_map(with)
+        .collect::<Vec<_>>()
+        .into_iter()
+}
 
 /// Faults of HTTP that another attempt overcomes.
 fn passing_faults() -> Vec<Action> {
@@ -34,8 +49,10 @@ fn passing_faults() -> Vec<Action> {
 
 #[test]
 fn another_attempt_overcomes_what_passes() {
-    for action in passing_faults() {
-        let rig = Rig::new([Rule::new(action.clone()).count(2)]);
+    for (driver, action) in with_drivers(passing_faults()) {
+        let rig = Rig::with([Rule::new(action.clone()).count(2)], |builder, _| {
+            builder.driver(driver)
+        });
         // With room for more than the object has, so that only its end tells where it ends.
         let get = Get::new("bench", KEY).into(rig.buffer(2 * SIZE));
         let completion = rig.get(Policy::Http, get);
@@ -47,8 +64,9 @@ fn another_attempt_overcomes_what_passes() {
 
 #[test]
 fn what_does_not_pass_is_an_error_after_the_last_attempt() {
-    for action in passing_faults() {
-        let rig = Rig::new([Rule::new(action.clone())]);
+    for (driver, action) in with_drivers(passing_faults()) {
+        let rule = Rule::new(action.clone());
+        let rig = Rig::with([rule], |builder, _| builder.driver(driver));
         let get = Get::new("bench", KEY).into(rig.buffer(2 * SIZE));
         let failed = rig.get(Policy::Http, get);
         assert_eq!(
@@ -98,6 +116,10 @@ fn answers_that_contradict_themselves_are_errors() {
 
 #[test]
 fn a_body_that_stalls_is_given_up_and_a_slow_one_is_not() {
+    drivers().into_iter().for_each(stalls);
+}
+
+fn stalls(driver: Driver) {
     let impatient = Timeouts {
         stall: Duration::from_secs(1),
         ..Timeouts::default()
@@ -107,7 +129,7 @@ fn a_body_that_stalls_is_given_up_and_a_slow_one_is_not() {
         ms: 60_000,
     };
     let rig = Rig::with([Rule::new(stall).only(Kind::Http)], |builder, _| {
-        builder.timeouts(impatient)
+        builder.timeouts(impatient).driver(driver)
     });
     let failed = rig.get_whole(Policy::Http, KEY);
     let kind = failed.error().unwrap().kind();
@@ -125,7 +147,9 @@ fn a_body_that_stalls_is_given_up_and_a_slow_one_is_not() {
         bytes: 10 << 10,
         ms: 50,
     };
-    let rig = Rig::with([Rule::new(slow)], |builder, _| builder.timeouts(impatient));
+    let rig = Rig::with([Rule::new(slow)], |builder, _| {
+        builder.timeouts(impatient).driver(driver)
+    });
     let completion = rig.get_whole(Policy::Http, KEY);
     assert!(completion.is_ok(), "{completion:?}");
     content::verify(KEY, 0, 0, completion.data().unwrap()).unwrap();

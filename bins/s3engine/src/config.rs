@@ -128,6 +128,10 @@ pub(crate) struct Settings {
     #[arg(long, value_name = "PLACEMENT")]
     pub(crate) placement: Option<PlacementChoice>,
 
+    /// What brings bytes from plain sockets into memory [S3ENGINE_DRIVER; default: uring where that can be used]
+    #[arg(long, value_name = "DRIVER")]
+    pub(crate) driver: Option<DriverChoice>,
+
     /// Requests in flight at most [S3ENGINE_REQUESTS; default: 64]
     #[arg(long, value_name = "N")]
     pub(crate) requests: Option<usize>,
@@ -232,6 +236,16 @@ pub(crate) enum PlacementChoice {
     Auto,
     /// Wherever the kernel has them run
     Off,
+}
+
+/// What brings bytes from plain sockets into memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum DriverChoice {
+    /// io_uring, or an error that says why not
+    Uring,
+    /// epoll
+    Epoll,
 }
 
 /// Whether requests in flight follow what the endpoint bears.
@@ -410,6 +424,7 @@ impl Settings {
             slab_size: self.slab_size.or(lower.slab_size),
             engine_threads: self.engine_threads.or(lower.engine_threads),
             placement: self.placement.or(lower.placement),
+            driver: self.driver.or(lower.driver),
             requests: self.requests.or(lower.requests),
             adaptive: self.adaptive.or(lower.adaptive),
             connect_timeout: self.connect_timeout.or(lower.connect_timeout),

@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use s3engine::{
-    BuildError, Credentials, CufileOptions, Endpoint, Engine, EngineBuilder, Limits,
+    BuildError, Credentials, CufileOptions, Driver, Endpoint, Engine, EngineBuilder, Limits,
     LoopbackOptions, Placement, PoolError, PoolOptions, Rdma, RetryPolicy, S3rdmaOptions, Timeouts,
 };
 
-use crate::config::{AdaptiveChoice, ConfigError, FabricChoice, PlacementChoice, Settings};
+use crate::config::{
+    AdaptiveChoice, ConfigError, DriverChoice, FabricChoice, PlacementChoice, Settings,
+};
 use crate::exit::Failure;
 use crate::size::Size;
 
@@ -39,6 +41,11 @@ pub(crate) fn describe(
         });
     let builder = match settings.engine_threads {
         Some(threads) => builder.threads(threads),
+        None => builder,
+    };
+    let builder = match settings.driver {
+        Some(DriverChoice::Uring) => builder.driver(Driver::Uring),
+        Some(DriverChoice::Epoll) => builder.driver(Driver::Epoll),
         None => builder,
     };
     Ok(match settings.deadline {

@@ -438,7 +438,6 @@ fn read_answers(socket: &UnixStream, mut frames: Frames, connection: &Weak<Conne
         match frames.receive(socket) {
             Ok(true) => asked = false,
             Ok(false) => break "it has ended or was killed".to_owned(),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 let Some(connection) = connection.upgrade() else {
                     return;

@@ -41,6 +41,15 @@ impl Copies {
         }
     }
 
+    /// One more is under way, to a slot of `core`.
+    pub(crate) fn begin(self: &Arc<Self>, core: Arc<Core>) -> Landed {
+        self.under_way.fetch_add(1, Ordering::Relaxed);
+        Landed {
+            core: Some(core),
+            copies: Arc::clone(self),
+        }
+    }
+
     fn end(&self, result: Result<(), CudaError>) {
         if let Err(error) = result {
             let _ = self.failed.set(error);
@@ -60,7 +69,7 @@ pub(super) struct Job {
 }
 
 /// Tells that a copy has ended: in an error, unless something else is said.
-struct Landed {
+pub(crate) struct Landed {
     /// As long as this is here, the destination is nobody else's.
     core: Option<Arc<Core>>,
     copies: Arc<Copies>,
@@ -68,15 +77,8 @@ struct Landed {
 
 impl Job {
     pub(super) fn new(chunk: Chunk, core: Arc<Core>, at: u64, copies: &Arc<Copies>) -> Self {
-        copies.under_way.fetch_add(1, Ordering::Relaxed);
-        Self {
-            chunk,
-            at,
-            landed: Landed {
-                core: Some(core),
-                copies: Arc::clone(copies),
-            },
-        }
+        let landed = copies.begin(core);
+        Self { chunk, at, landed }
     }
 
     pub(super) fn bytes(&self) -> usize {
@@ -117,7 +119,7 @@ impl Job {
 }
 
 impl Landed {
-    fn end(&mut self, result: Result<(), CudaError>) {
+    pub(crate) fn end(&mut self, result: Result<(), CudaError>) {
         if let Some(core) = self.core.take() {
             // Before the copies are told: who waits for them then finds the landing its own.
             core.let_go();

@@ -31,7 +31,7 @@ pub use staging::CHUNK as STAGING_CHUNK;
 pub use visibility::Flush;
 
 pub(crate) use caller::import as import_callers;
-pub(crate) use copies::Copies;
+pub(crate) use copies::{Copies, Landed};
 pub(crate) use copy::{to_device, to_host};
 pub(crate) use pinned::PinnedOnce;
 pub(crate) use staging::{Chunk, Staging};

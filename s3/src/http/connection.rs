@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use bytes::{Buf, BytesMut};
+use s3engine_pool::uring::Socket;
 
 use super::dial::Place;
 use super::head::{self, Head};
@@ -148,6 +149,24 @@ impl Connection {
     /// Ready once more may have come.
     pub(super) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.stream.poll_readable(cx)
+    }
+
+    /// Has nobody but the kernel receive what comes next, where that can be.
+    pub(super) fn lend(&mut self) -> io::Result<()> {
+        match self.input.is_empty() {
+            true => self.stream.lend(),
+            false => Ok(()),
+        }
+    }
+
+    /// The socket that the kernel receives from.
+    pub(super) fn lent(&self) -> Option<&Socket> {
+        self.stream.lent()
+    }
+
+    /// The kernel has received all that it was to.
+    pub(super) fn take_back(&mut self) -> io::Result<()> {
+        self.stream.take_back()
     }
 
     /// Whether the server has neither closed nor said anything that nobody asked for.

@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use s3engine_pool::{Filling, WriteError};
 use tokio::task::yield_now;
 use tokio::time::{Instant, Sleep, sleep_until};
 
@@ -15,11 +16,15 @@ use super::dial::Place;
 use super::framing::{Framing, Next};
 use super::head::Head;
 use super::moving::Moving;
+use crate::checksum::Sum;
 use crate::error::{ErrorKind, Phase};
 use crate::timeouts::Timeouts;
 
 /// Bytes that are read without a look at the thread's other tasks.
 const TURN: usize = 1 << 20;
+
+/// The fewest bytes that the kernel is asked to receive by itself: for less it is not worth a turn of its ring.
+const WORTH: u64 = 128 << 10;
 
 /// The most that grows a body in memory at once.
 const PIECE: u64 = 16 << 10;
@@ -33,6 +38,10 @@ pub(super) struct Incoming {
     stall: Stall,
     /// Bytes read since others had their turn.
     turn: usize,
+    /// It goes where the kernel can put it by itself.
+    direct: bool,
+    /// For how long it had stalled when it was given up: what the kernel had received until then is still told of.
+    stalled: Option<Duration>,
 }
 
 /// Why the next bytes of a body did not come.
@@ -56,6 +65,8 @@ impl Incoming {
             leaves_open: framing.leaves_open(head),
             stall: Stall::new(timeouts),
             turn: 0,
+            direct: false,
+            stalled: None,
         }
     }
 
@@ -65,6 +76,21 @@ impl Incoming {
 
     pub(super) fn address(&self) -> SocketAddr {
         self.connection.address
+    }
+
+    /// Says where the bytes of the object go from now on.
+    pub(super) fn goes_to(&mut self, filling: &Filling<'_>) {
+        self.direct = filling.is_direct();
+    }
+
+    /// Whether the kernel is to receive the next bytes by itself: it is from then on, where it can be and so many bytes
+    /// are to come that it is worth it.
+    fn is_lent(&mut self) -> Result<bool, Failure> {
+        let is_worth_it = self.direct && matches!(self.framing, Framing::Length(WORTH..));
+        if is_worth_it && self.connection.lent().is_none() {
+            self.connection.lend().map_err(Failure::Broken)?;
+        }
+        Ok(self.connection.lent().is_some())
     }
 
     /// How many bytes of the object come next, at least, once some of them may be there; `None` at the body's end.
@@ -79,6 +105,14 @@ impl Incoming {
             let next = next.map_err(Failure::Malformed)?;
             if next == Next::End {
                 return Ok(None);
+            }
+            if let Some(after) = self.stalled {
+                return Err(Failure::Stalled(after));
+            }
+            if let Next::Data(len) = next
+                && self.is_lent()?
+            {
+                return Ok(Some(len));
             }
             if self.connection.input().is_empty() || next == Next::More {
                 self.more(&mut pause).await?;
@@ -96,9 +130,78 @@ impl Incoming {
         }
     }
 
+    /// Has bytes of the object put into a window at `at`, at most as many as [`next`](Self::next) has said, and summed
+    /// up. None: they are not there yet.
+    pub(super) async fn land(
+        &mut self,
+        (filling, at): (&mut Filling<'_>, u64),
+        len: u64,
+        sum: Option<&mut Sum>,
+    ) -> Result<Result<usize, Failure>, WriteError> {
+        if self.connection.lent().is_none() {
+            let read = |room: &mut [u8]| {
+                let read = self.read(room)?;
+                // While it is still in the processor's caches.
+                sum.into_iter().for_each(|sum| sum.update(&room[..read]));
+                Ok(read)
+            };
+            let read = filling.receive(at, len, read).await?;
+            return Ok(read.map_err(Failure::Broken));
+        }
+        let landed = self.receive(filling, at, len).await?;
+        if let (Ok(landed), Some(sum)) = (&landed, sum) {
+            let bytes = filling.received(at, *landed as u64);
+            sum.update(bytes.unwrap_or_default());
+        }
+        Ok(landed)
+    }
+
+    /// Has the kernel receive bytes of the object into a window by itself.
+    async fn receive(
+        &mut self,
+        filling: &mut Filling<'_>,
+        at: u64,
+        len: u64,
+    ) -> Result<Result<usize, Failure>, WriteError> {
+        let Some(socket) = self.connection.lent() else {
+            return Ok(Ok(0));
+        };
+        let mut receiving = filling.receive_by(socket, at, len).await?;
+        let begun = socket.received();
+        let mut seen = 0;
+        let mut come = || {
+            let come = socket.received()?.saturating_sub(begun?);
+            Some(come.saturating_sub(std::mem::replace(&mut seen, come)))
+        };
+        let received = poll_fn(|cx| {
+            if let Poll::Ready(received) = Pin::new(&mut receiving).poll(cx) {
+                return Poll::Ready(Ok(received));
+            }
+            let stalled = self.stall.poll(cx, || come().unwrap_or_default());
+            stalled.map(Err)
+        });
+        let received = match received.await {
+            Ok(received) => received,
+            Err(after) => {
+                self.stalled = Some(after);
+                receiving.stop().await
+            }
+        };
+        Ok(match (received, self.stalled) {
+            (Ok(received @ 1..), _) => {
+                self.framing.took(received);
+                self.stall.took((received as u64).saturating_sub(seen));
+                Ok(received)
+            }
+            (_, Some(after)) => Err(Failure::Stalled(after)),
+            (Ok(0), None) => Err(Failure::Broken(closed())),
+            (Err(error), None) => Err(Failure::Broken(error)),
+        })
+    }
+
     /// Reads bytes of the object that are there now, at most as many as [`next`](Self::next) has said. None: they are
     /// not there yet.
-    pub(super) fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
         let read = match self.connection.read(room) {
             Ok(0) => return Err(closed()),
             Ok(read) => read,
@@ -132,7 +235,7 @@ impl Incoming {
             Poll::Ready(readable) => Poll::Ready(readable.map_err(Failure::Broken)),
             Poll::Pending => {
                 pause();
-                let stalled = self.stall.poll(cx);
+                let stalled = self.stall.poll(cx, || 0);
                 stalled.map(|after| Err(Failure::Stalled(after)))
             }
         })
@@ -154,7 +257,8 @@ impl Incoming {
     /// The connection, where the body has ended and another answer may follow it.
     pub(super) fn into_connection(mut self) -> Option<Connection> {
         let nothing_else = self.framing.is_over() && self.connection.input().is_empty();
-        (self.leaves_open && nothing_else).then_some(self.connection)
+        let is_whole = self.leaves_open && nothing_else && self.stalled.is_none();
+        (is_whole && self.connection.take_back().is_ok()).then_some(self.connection)
     }
 }
 
@@ -210,14 +314,22 @@ impl Stall {
         self.moving.took(bytes, Instant::now);
     }
 
-    /// Ready once too little has come for too long.
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Duration> {
-        let due = self.moving.due(Instant::now());
+    /// Ready once too little has come for too long. `come` tells of bytes that have come and were not
+    /// [`took`](Self::took) yet, each of them once.
+    fn poll(&mut self, cx: &mut Context<'_>, mut come: impl FnMut() -> u64) -> Poll<Duration> {
+        let mut due = self.moving.due(Instant::now());
         let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(due)));
         // The timer may still stand for an earlier pause.
         while timer.as_mut().poll(cx).is_ready() {
             if Instant::now() >= due {
-                return Poll::Ready(self.moving.limit);
+                match come() {
+                    0 => return Poll::Ready(self.moving.limit),
+                    come => self.moving.took(come, Instant::now),
+                }
+                due = self.moving.due(Instant::now());
+                if Instant::now() >= due {
+                    return Poll::Ready(self.moving.limit);
+                }
             }
             timer.as_mut().reset(due);
         }

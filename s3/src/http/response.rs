@@ -346,6 +346,7 @@ impl Response {
         if let Some(progress) = self.client.progress() {
             progress.receives(*received, exact.then_some(most));
         }
+        self.body.goes_to(filling);
         let skipped = self.body.skip(place.skip).await;
         skipped.map_err(|failure| failed(failure, *received))?;
         while let Some(len) = self
@@ -363,16 +364,10 @@ impl Response {
                 };
                 return Err((kind, None));
             }
-            let read = |room: &mut [u8]| {
-                let read = self.body.read(room)?;
-                if let Some(sum) = sum {
-                    sum.update(&room[..read]);
-                }
-                Ok(read)
-            };
-            let read = filling.receive(*received, len, read).await;
-            let read = read.map_err(|error| (not_written(error, end, have), None))?;
-            *received += read.map_err(|error| failed(Failure::Broken(error), *received))? as u64;
+            let place = (&mut *filling, *received);
+            let landed = self.body.land(place, len, sum.as_mut()).await;
+            let landed = landed.map_err(|error| (not_written(error, end, have), None))?;
+            *received += landed.map_err(|failure| failed(failure, *received))? as u64;
             if let Some(progress) = self.client.progress() {
                 progress.received(*received);
             }

@@ -8,6 +8,7 @@ use bytes::BytesMut;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use rustls::ClientConnection;
+use s3engine_pool::uring::{self, Socket};
 use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_util::io::poll_read_buf;
@@ -21,6 +22,8 @@ const MOST_EMPTY: usize = 4096;
 /// A socket, or TLS over one.
 pub(super) enum Stream {
     Plain(TcpStream),
+    /// A socket that only the kernel receives from, for a while. None: it was lost while it changed hands.
+    Lent(Option<Socket>),
     Tls(Box<Secure>),
 }
 
@@ -55,6 +58,7 @@ impl Stream {
                     Err(error) => break Err(error),
                 }
             },
+            Stream::Lent(_) => Err(lent()),
             Stream::Tls(secure) => secure.send(bytes, &mut sent).await,
         };
         result.map_err(|error| Unsent { error, sent })
@@ -68,6 +72,7 @@ impl Stream {
                 let read = now(|cx| Pin::new(socket).poll_read(cx, &mut room));
                 read.map(|()| room.filled().len())
             }
+            Stream::Lent(_) => Err(lent()),
             Stream::Tls(secure) => secure.try_read(room),
         }
     }
@@ -79,6 +84,7 @@ impl Stream {
                 input.reserve(most);
                 now(|cx| poll_read_buf(Pin::new(socket), cx, input))
             }
+            Stream::Lent(_) => Err(lent()),
             Stream::Tls(secure) => {
                 let have = input.len();
                 input.resize(have + most, 0);
@@ -93,6 +99,7 @@ impl Stream {
     pub(super) fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Stream::Plain(socket) => socket.poll_read_ready(cx),
+            Stream::Lent(_) => Poll::Ready(Err(lent())),
             // What is deciphered already wakes nobody.
             Stream::Tls(secure) if !secure.drained => Poll::Ready(Ok(())),
             Stream::Tls(secure) => secure.socket.poll_read_ready(cx),
@@ -106,9 +113,53 @@ impl Stream {
                 let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
                 recv(&*socket, &mut [0; 1], flags).is_err_and(|error| error == Errno::AGAIN)
             }
+            Stream::Lent(_) => false,
             Stream::Tls(secure) => secure.is_quiet(),
         }
     }
+
+    /// Has nobody but the kernel receive from it, where it is plain and this thread can ask for that.
+    pub(super) fn lend(&mut self) -> io::Result<()> {
+        if !uring::is_here() {
+            return Ok(());
+        }
+        let socket = match std::mem::replace(self, Stream::Lent(None)) {
+            Stream::Plain(socket) => socket,
+            other => {
+                *self = other;
+                return Ok(());
+            }
+        };
+        // The runtime would be woken by every packet.
+        let socket = socket.into_std()?;
+        socket.set_nonblocking(false)?;
+        *self = Stream::Lent(Some(Socket::new(socket.into())));
+        Ok(())
+    }
+
+    /// The socket that the kernel receives from.
+    pub(super) fn lent(&self) -> Option<&Socket> {
+        match self {
+            Stream::Lent(socket) => socket.as_ref(),
+            Stream::Plain(_) | Stream::Tls(_) => None,
+        }
+    }
+
+    /// The kernel has received all that it was to.
+    pub(super) fn take_back(&mut self) -> io::Result<()> {
+        if let Stream::Lent(socket) = self {
+            let fd = socket.take().and_then(Socket::into_fd).ok_or_else(lent)?;
+            let socket = std::net::TcpStream::from(fd);
+            socket.set_nonblocking(true)?;
+            *self = Stream::Plain(TcpStream::from_std(socket)?);
+        }
+        Ok(())
+    }
+}
+
+/// Never so: nobody asks for the bytes of a body in two ways.
+fn lent() -> io::Error {
+    io::Error::other("the kernel receives from this connection")
 }
 
 /// What a read gives now. One by `poll_read` that has left room has taken all there was: the next one waits for the

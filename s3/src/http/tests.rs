@@ -3,6 +3,7 @@
 mod checksums;
 mod connections;
 mod dial;
+mod large;
 mod list;
 mod opening;
 mod options;

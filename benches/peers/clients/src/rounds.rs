@@ -128,6 +128,7 @@ impl Compare {
             false => vec![
                 "floor",
                 "s3engine",
+                "s3engine_epoll",
                 "hyper",
                 "object_store",
                 "object_store_range",

@@ -369,6 +369,9 @@ impl Bench<'_> {
         if place.memory != MemoryKind::Host {
             text += &format!("bytes land in the memory of {}\n", place.memory);
         }
+        if let Some(driver) = &place.driver {
+            text += &format!("driver {driver}\n");
+        }
         if let Err(why) = &place.fabric {
             text += &format!("no RDMA: {why}\n");
         }

@@ -129,6 +129,8 @@ pub(crate) struct Place {
     pub(crate) endpoint: String,
     /// The fabric's name, or why there is none.
     pub(crate) fabric: Result<String, String>,
+    /// What brings bytes from plain sockets into memory, and why no other does. None: the host service's.
+    pub(crate) driver: Option<String>,
     /// The server that was started for this, in words.
     pub(crate) simulator: Option<String>,
     /// Whether the server is known to be a simulated one.
@@ -154,6 +156,7 @@ pub(crate) fn json(place: &Place, runs: &[Run]) -> Value {
             "version": env!("CARGO_PKG_VERSION"),
             "fabric": place.fabric.as_ref().ok(),
             "no_fabric": place.fabric.as_ref().err(),
+            "driver": place.driver,
         },
         "server": place.simulator,
         "service": place.service,
@@ -269,6 +272,7 @@ pub(crate) mod tests {
             host: "h".into(),
             endpoint: "http://e".into(),
             fabric: Ok("loopback".into()),
+            driver: Some("uring".into()),
             simulator: Some("s3sim".into()),
             simulated: true,
             service: None,

@@ -95,6 +95,7 @@ impl Server {
             host: host.nodename().to_string_lossy().into_owned(),
             endpoint: engine.endpoint().to_string(),
             fabric: engine.fabric().map(str::to_owned).map_err(str::to_owned),
+            driver: engine.driver().map(ToString::to_string),
             simulator: self.simulator.as_ref().map(|_| {
                 format!(
                     "s3sim, a child process on this host with {} threads",

@@ -56,6 +56,7 @@ pub(super) const VARIABLES: &[(&str, Set)] = &[
         set(&mut s.engine_threads, v)
     }),
     ("S3ENGINE_PLACEMENT", |s, v| choose(&mut s.placement, v)),
+    ("S3ENGINE_DRIVER", |s, v| choose(&mut s.driver, v)),
     ("S3ENGINE_REQUESTS", |s, v| set(&mut s.requests, v)),
     ("S3ENGINE_ADAPTIVE", |s, v| choose(&mut s.adaptive, v)),
     ("S3ENGINE_CONNECT_TIMEOUT", |s, v| {

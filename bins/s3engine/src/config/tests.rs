@@ -92,6 +92,7 @@ fn a_bad_value_is_named_with_its_variable() {
         ("S3ENGINE_REQUESTS", "many", "invalid digit"),
         ("S3ENGINE_ADAPTIVE", "maybe", "on, off"),
         ("S3ENGINE_PLACEMENT", "on", "auto, off"),
+        ("S3ENGINE_DRIVER", "iocp", "uring, epoll"),
         ("S3ENGINE_POOL_SIZE", "1MB", "MiB"),
         ("S3ENGINE_DEADLINE", "5", "ms"),
     ] {
@@ -104,7 +105,7 @@ fn a_bad_value_is_named_with_its_variable() {
 fn every_variable_sets_something() {
     for (name, set) in VARIABLES {
         let fits = [
-            "path", "true", "env", "off", "7", "3MiB", "2s", "json", "10.0.0.1",
+            "path", "true", "env", "off", "epoll", "7", "3MiB", "2s", "json", "10.0.0.1",
         ];
         let took = fits.iter().any(|value| {
             let mut settings = Settings::default();

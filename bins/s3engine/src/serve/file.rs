@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use serde::Deserialize;
 
 use crate::config::{
-    AdaptiveChoice, Addressing, ChecksumChoice, CredentialsChoice, FabricChoice, LogFormat,
-    PlacementChoice, Settings,
+    AdaptiveChoice, Addressing, ChecksumChoice, CredentialsChoice, DriverChoice, FabricChoice,
+    LogFormat, PlacementChoice, Settings,
 };
 use crate::network::{ProxyChoice, RedirectHosts};
 use crate::serve::account::Account;
@@ -31,6 +31,7 @@ pub(crate) struct File {
     pub(crate) loopback_dir: Option<PathBuf>,
     pub(crate) threads: Option<usize>,
     pub(crate) placement: Option<PlacementChoice>,
+    pub(crate) driver: Option<DriverChoice>,
     pub(crate) checksum: Option<ChecksumChoice>,
     /// Headers that clients may add to requests.
     pub(crate) client_headers: Vec<String>,
@@ -147,6 +148,7 @@ impl File {
             loopback_dir: self.loopback_dir.clone(),
             engine_threads: self.threads,
             placement: self.placement,
+            driver: self.driver,
             pool_size: self.pool.bytes,
             cuda_pool_size: self.pool.cuda_bytes,
             slab_size: self.pool.slab,
@@ -197,6 +199,7 @@ mod tests {
         assert_eq!(file.pool.slab, Some(Size(64 << 20)));
         assert_eq!(file.settings().cuda_pool_size, Some(Size(40 << 30)));
         assert_eq!(file.settings().placement, Some(PlacementChoice::Auto));
+        assert_eq!(file.settings().driver, Some(DriverChoice::Uring));
         assert_eq!(file.settings().stall_bytes, Some(Size(4 << 10)));
         assert_eq!(file.settings().retry_budget, Some(500));
     }

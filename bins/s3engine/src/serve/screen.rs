@@ -41,6 +41,7 @@ pub(crate) fn text(plan: &Plan, engine: &Engine, metrics: Option<SocketAddr>) ->
         line("gpu", gpu);
     }
     line("fabric", fabric(engine));
+    line("driver", driver(engine));
     let (requests, bytes) = (plan.limits.requests, human(plan.limits.bytes as f64));
     line(
         "in flight",
@@ -103,6 +104,10 @@ fn fabric(engine: &Engine) -> String {
     }
 }
 
+fn driver(engine: &Engine) -> String {
+    engine.driver().map(ToString::to_string).unwrap_or_default()
+}
+
 fn caps(plan: &Plan) -> String {
     let caps = &plan.caps;
     let mut text = format!(
@@ -147,6 +152,7 @@ pub(crate) fn log(plan: &Plan, engine: &Engine, metrics: Option<SocketAddr>) {
         pool = pool(plan, engine),
         gpus = gpus(engine).join("; "),
         fabric = fabric(engine),
+        driver = driver(engine),
         caps = caps(plan),
         metrics = told(metrics),
         "serving"

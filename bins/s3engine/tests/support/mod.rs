@@ -3,6 +3,7 @@
 
 pub mod host;
 pub mod processes;
+pub mod seccomp;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -8,6 +8,7 @@ mod s3engine;
 use std::sync::Arc;
 use std::thread;
 
+use ::s3engine::Driver;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Mutex;
 
@@ -19,7 +20,8 @@ use crate::{floor, memory};
 pub fn run(work: &Work) -> Result<()> {
     let measured = match work.client.as_str() {
         "floor" => floor::run(work),
-        "s3engine" => s3engine::run(work),
+        "s3engine" => s3engine::run(work, None),
+        "s3engine_epoll" => s3engine::run(work, Some(Driver::Epoll)),
         "hyper" => drive(work, |_| hyper::Hyper::new(work)),
         "object_store" => drive(work, |_| object_store::Store::new(work, false)),
         "object_store_range" => drive(work, |_| object_store::Store::new(work, true)),

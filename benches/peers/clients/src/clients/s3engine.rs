@@ -5,17 +5,17 @@ use std::thread;
 use std::time::Duration;
 
 use s3engine::{
-    Buffer, Credentials, Endpoint, Engine, Get, Memory, Network, PoolOptions, Queue, QueueOptions,
-    Rdma, TlsOptions,
+    Buffer, Credentials, Driver, Endpoint, Engine, Get, Memory, Network, PoolOptions, Queue,
+    QueueOptions, Rdma, TlsOptions,
 };
 
 use crate::window::{Measured, Turns};
 use crate::work::{BUCKET, Result, Work};
 
-pub fn run(work: &Work) -> Result<Measured> {
+pub fn run(work: &Work, driver: Option<Driver>) -> Result<Measured> {
     let shape = &work.shape;
     let bytes = (shape.each() * shape.places()) as u64;
-    let engine = engine(work, bytes)?;
+    let engine = engine(work, bytes, driver)?;
     let queues = shape.threads.min(shape.in_flight);
     // Before the clock starts.
     let loads = (0..queues).map(|nth| Load::new(&engine, work, (nth, queues)));
@@ -34,7 +34,7 @@ pub fn run(work: &Work) -> Result<Measured> {
     })
 }
 
-fn engine(work: &Work, bytes: u64) -> Result<Engine> {
+fn engine(work: &Work, bytes: u64, driver: Option<Driver>) -> Result<Engine> {
     let endpoint = Endpoint::parse(&work.url())?;
     let slab = bytes.clamp(2 << 20, 1 << 30).next_power_of_two();
     let mut builder = Engine::builder(endpoint)
@@ -46,6 +46,9 @@ fn engine(work: &Work, bytes: u64) -> Result<Engine> {
             max_bytes: Some(2 * slab),
             ..PoolOptions::default()
         });
+    if let Some(driver) = driver {
+        builder = builder.driver(driver);
+    }
     if let Some(ca) = &work.ca {
         let tls = TlsOptions {
             ca_bundle: Some(ca.clone()),

@@ -33,7 +33,7 @@ pub(crate) fn run(
     let share = |part: u64, of: u64| (of > 0).then(|| part as f64 / of as f64);
     let rdma = all.bytes.get("rdma").copied().unwrap_or(0);
     let probe = quantiles(&measured.probed);
-    let fabric = measured.fabric.as_deref().ok();
+    let fabric = measured.means.fabric.as_deref().ok();
     Run {
         host: host.name.clone(),
         mode: case.mode,

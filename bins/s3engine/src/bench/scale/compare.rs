@@ -246,9 +246,10 @@ fn cases(report: &Report) -> Vec<(Case, &Run)> {
 type Fact = fn(&Report) -> Value;
 
 /// What is told if it differs, besides settings.
-const FACTS: [(&str, Fact); 9] = [
+const FACTS: [(&str, Fact); 10] = [
     ("s3engine", |report| report.engine.version.clone().into()),
     ("fabric", |report| report.engine.fabric.clone().into()),
+    ("driver", |report| report.engine.driver.clone().into()),
     ("host", |report| {
         each(report, |host| host.name.clone().into())
     }),

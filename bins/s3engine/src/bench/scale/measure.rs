@@ -30,7 +30,7 @@ use super::args::ScaleArgs;
 use super::busy::{Busy, waited_for_processors};
 use super::cases::Case;
 use super::crew::Crew;
-use super::message::{Count, Order, Task, Times, Used, Word, added};
+use super::message::{Count, Means, Order, Task, Times, Used, Word, added};
 use super::progress::Progress;
 use super::run::Stopped;
 use super::site::Server;
@@ -57,7 +57,7 @@ pub(crate) struct Measured {
     pub(crate) blocks: Vec<Block>,
     /// What the host service used in the window, and its registrations in its whole life.
     pub(crate) service: Option<Used>,
-    pub(crate) fabric: Result<String, String>,
+    pub(crate) means: Means,
     /// The share of all processors that was busy in the window.
     pub(crate) host_busy: f64,
     /// Seconds that all threads together waited for a processor in the window, a simulator's too.
@@ -86,13 +86,17 @@ impl Bench<'_> {
             Some(_) => Some(Crew::start(1, self.watch)?),
             None => None,
         };
+        let mut service = None;
         if let Some(host) = &mut host {
             host.tell(|_| Order::Serve(Box::new(site.clone())))?;
-            host.answers("become the host service", STEP, fabric_of)?;
+            service = Some(
+                host.answers("become the host service", STEP, ready)?
+                    .swap_remove(0),
+            );
         }
         let mut crew = Crew::start(case.processes, self.watch)?;
         crew.tell(|nth| Order::Prepare(Box::new(self.task(case, &site, nth))))?;
-        let fabric = crew.answers("get ready", STEP, fabric_of)?.swap_remove(0);
+        let workers = crew.answers("get ready", STEP, ready)?.swap_remove(0);
         let start_seconds = began.elapsed().as_secs_f64();
         self.progress.doing(case, "small GETs");
         crew.tell(|_| Order::Probe)?;
@@ -119,7 +123,7 @@ impl Bench<'_> {
             probed,
             blocks: window.blocks,
             service: window.service,
-            fabric,
+            means: service.unwrap_or(workers),
             host_busy: window.host_busy,
             cpu_wait: window.cpu_wait,
             server: since(before, after),
@@ -268,9 +272,9 @@ impl Window {
     }
 }
 
-fn fabric_of(word: Word) -> Option<Result<String, String>> {
+fn ready(word: Word) -> Option<Means> {
     match word {
-        Word::Ready { fabric } => Some(fabric),
+        Word::Ready(means) => Some(means),
         _ => None,
     }
 }

@@ -31,13 +31,20 @@ pub(crate) enum Order {
     Tell,
 }
 
+/// What an engine has.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Means {
+    /// The fabric's name, or why there is none.
+    pub(crate) fabric: Result<String, String>,
+    /// What brings bytes from plain sockets into memory. None: the host service's.
+    pub(crate) driver: Option<String>,
+}
+
 /// From a worker.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Word {
     /// All is there.
-    Ready {
-        fabric: Result<String, String>,
-    },
+    Ready(Means),
     /// How long small GETs took.
     Probed(Times),
     /// What the window brought since the last one.

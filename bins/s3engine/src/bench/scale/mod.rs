@@ -43,6 +43,7 @@ pub(crate) use self::args::ScaleArgs;
 pub(crate) use self::compare::{CompareArgs, run as compare};
 use self::measure::{Bench, Measured};
 pub(crate) use self::merge::{MergeArgs, run as merge};
+use self::message::Means;
 use self::progress::Progress;
 use self::run::{Build, Host, Report, Run, SCHEMA, Stopped};
 use self::site::Server;
@@ -121,6 +122,7 @@ fn begin(args: &ScaleArgs, settings: &Settings, host: Host) -> Report {
             version: env!("CARGO_PKG_VERSION").into(),
             fabric: None,
             no_fabric: None,
+            driver: None,
         },
         settings: shown(args, settings),
         runs: Vec::new(),
@@ -163,10 +165,12 @@ fn rows(
             }
             measured => measured?,
         };
-        (report.engine.fabric, report.engine.no_fabric) = match &measured.fabric {
+        let means = &measured.means;
+        (report.engine.fabric, report.engine.no_fabric) = match &means.fabric {
             Ok(fabric) => (Some(fabric.clone()), None),
             Err(why) => (None, Some(why.clone())),
         };
+        report.engine.driver = means.driver.clone();
         let run = assemble::run(case, args, server, &report.hosts[0], &measured);
         let cut = run.stopped == Stopped::Interrupted;
         report.runs.push(run);
@@ -200,7 +204,10 @@ fn lost(case: &cases::Case, args: &ScaleArgs, server: &Server, host: &Host, why:
         probed: Vec::new(),
         blocks: Vec::new(),
         service: None,
-        fabric: Err("not known".into()),
+        means: Means {
+            fabric: Err("not known".into()),
+            driver: None,
+        },
         host_busy: 0.0,
         cpu_wait: 0.0,
         server: None,
@@ -250,6 +257,9 @@ fn conclusion(report: &Report) -> String {
         return String::new();
     }
     let mut text = table::LEGEND.to_owned();
+    if let Some(driver) = &report.engine.driver {
+        text += &format!("driver {driver}\n");
+    }
     if let Some(why) = &report.engine.no_fabric {
         text += &format!("no RDMA: {why}\n");
     }

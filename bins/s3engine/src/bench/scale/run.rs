@@ -60,6 +60,9 @@ pub(crate) struct Build {
     pub(crate) fabric: Option<String>,
     /// Why there is no fabric.
     pub(crate) no_fabric: Option<String>,
+    /// What brings bytes from plain sockets into memory.
+    #[serde(default)]
+    pub(crate) driver: Option<String>,
 }
 
 /// Who owns the memory and the connections.

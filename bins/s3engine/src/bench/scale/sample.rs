@@ -204,6 +204,7 @@ pub(crate) fn report() -> Report {
             version: "0.1.0".into(),
             fabric: Some("loopback".into()),
             no_fabric: None,
+            driver: Some("uring".into()),
         },
         settings: BTreeMap::from([
             ("duration".into(), json!("10s")),

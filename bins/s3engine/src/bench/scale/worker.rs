@@ -19,7 +19,7 @@ use crate::connect;
 use crate::exit::Failure;
 
 use super::load::{self, Load, Shared};
-use super::message::{Count, Order, Site, Task, Used, Word, added};
+use super::message::{Count, Means, Order, Site, Task, Used, Word, added};
 use super::run::Registrations;
 
 /// How often a worker says what it has moved.
@@ -195,9 +195,10 @@ fn expect(
 
 fn ready(engine: &Engine) -> Word {
     let fabric = engine.fabric();
-    Word::Ready {
+    Word::Ready(Means {
         fabric: fabric.map(str::to_owned).map_err(str::to_owned),
-    }
+        driver: engine.driver().map(ToString::to_string),
+    })
 }
 
 /// An engine as the settings say.
