@@ -32,6 +32,8 @@ pub(crate) struct Connection {
     stream: Stream,
     /// What has come and is not taken yet.
     input: BytesMut,
+    /// Bytes that were received so far, input among them.
+    received: u64,
     pub(crate) address: SocketAddr,
     /// What it was opened for.
     pub(super) place: Place,
@@ -67,6 +69,7 @@ impl Connection {
         Connection {
             stream,
             input: BytesMut::new(),
+            received: 0,
             address,
             place,
             proxy,
@@ -132,13 +135,17 @@ impl Connection {
 
     /// Adds what is there now to the input. Nothing at all: the server has closed.
     pub(super) fn fetch(&mut self) -> io::Result<usize> {
-        self.stream.try_read_more(&mut self.input, READ)
+        let read = self.stream.try_read_more(&mut self.input, READ)?;
+        self.received += read as u64;
+        Ok(read)
     }
 
     /// Reads what is there now: of the input, or straight from the socket. Nothing at all: the server has closed.
     pub(super) fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
         if self.input.is_empty() {
-            return self.stream.try_read(room);
+            let read = self.stream.try_read(room)?;
+            self.received += read as u64;
+            return Ok(read);
         }
         let len = room.len().min(self.input.len());
         room[..len].copy_from_slice(&self.input[..len]);
@@ -162,6 +169,16 @@ impl Connection {
     /// The socket that the kernel receives from.
     pub(super) fn lent(&self) -> Option<&Socket> {
         self.stream.lent()
+    }
+
+    /// Bytes that have come, and are in no hand of this process yet: with what the kernel has put where it was told to.
+    pub(super) fn come(&self) -> Option<u64> {
+        Some(self.lent()?.received()?.saturating_sub(self.received))
+    }
+
+    /// The kernel has received so many.
+    pub(super) fn has_received(&mut self, bytes: usize) {
+        self.received += bytes as u64;
     }
 
     /// The kernel has received all that it was to.

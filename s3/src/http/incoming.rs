@@ -1,10 +1,11 @@
 //! A body on its way: how its bytes get from the socket to where they belong, and what can go wrong with that.
 
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use s3engine_pool::{Filling, WriteError};
@@ -25,6 +26,9 @@ const TURN: usize = 1 << 20;
 
 /// The fewest bytes that the kernel is asked to receive by itself: for less it is not worth a turn of its ring.
 const WORTH: u64 = 128 << 10;
+
+/// How often it is asked how far the kernel has come with a receive that takes long.
+const LOOK: Duration = Duration::from_millis(500);
 
 /// The most that grows a body in memory at once.
 const PIECE: u64 = 16 << 10;
@@ -131,12 +135,13 @@ impl Incoming {
     }
 
     /// Has bytes of the object put into a window at `at`, at most as many as [`next`](Self::next) has said, and summed
-    /// up. None: they are not there yet.
+    /// up. None: they are not there yet. `told` hears how many have come where that takes long.
     pub(super) async fn land(
         &mut self,
         (filling, at): (&mut Filling<'_>, u64),
         len: u64,
         sum: Option<&mut Sum>,
+        told: impl Fn(u64),
     ) -> Result<Result<usize, Failure>, WriteError> {
         if self.connection.lent().is_none() {
             let read = |room: &mut [u8]| {
@@ -148,7 +153,7 @@ impl Incoming {
             let read = filling.receive(at, len, read).await?;
             return Ok(read.map_err(Failure::Broken));
         }
-        let landed = self.receive(filling, at, len).await?;
+        let landed = self.receive(filling, at, len, told).await?;
         if let (Ok(landed), Some(sum)) = (&landed, sum) {
             let bytes = filling.received(at, *landed as u64);
             sum.update(bytes.unwrap_or_default());
@@ -162,22 +167,23 @@ impl Incoming {
         filling: &mut Filling<'_>,
         at: u64,
         len: u64,
+        told: impl Fn(u64),
     ) -> Result<Result<usize, Failure>, WriteError> {
         let Some(socket) = self.connection.lent() else {
             return Ok(Ok(0));
         };
         let mut receiving = filling.receive_by(socket, at, len).await?;
-        let begun = socket.received();
-        let mut seen = 0;
-        let mut come = || {
-            let come = socket.received()?.saturating_sub(begun?);
-            Some(come.saturating_sub(std::mem::replace(&mut seen, come)))
-        };
+        let seen = Cell::new(0);
         let received = poll_fn(|cx| {
             if let Poll::Ready(received) = Pin::new(&mut receiving).poll(cx) {
                 return Poll::Ready(Ok(received));
             }
-            let stalled = self.stall.poll(cx, || come().unwrap_or_default());
+            let look = || {
+                let come = self.connection.come().unwrap_or_default();
+                told(come);
+                come.saturating_sub(seen.replace(come))
+            };
+            let stalled = self.stall.poll(cx, Some(look));
             stalled.map(Err)
         });
         let received = match received.await {
@@ -189,8 +195,10 @@ impl Incoming {
         };
         Ok(match (received, self.stalled) {
             (Ok(received @ 1..), _) => {
+                let news = (received as u64).saturating_sub(seen.get());
+                self.connection.has_received(received);
                 self.framing.took(received);
-                self.stall.took((received as u64).saturating_sub(seen));
+                self.stall.took(news);
                 Ok(received)
             }
             (_, Some(after)) => Err(Failure::Stalled(after)),
@@ -235,7 +243,7 @@ impl Incoming {
             Poll::Ready(readable) => Poll::Ready(readable.map_err(Failure::Broken)),
             Poll::Pending => {
                 pause();
-                let stalled = self.stall.poll(cx, || 0);
+                let stalled = self.stall.poll(cx, None::<fn() -> u64>);
                 stalled.map(|after| Err(Failure::Stalled(after)))
             }
         })
@@ -314,25 +322,34 @@ impl Stall {
         self.moving.took(bytes, Instant::now);
     }
 
-    /// Ready once too little has come for too long. `come` tells of bytes that have come and were not
-    /// [`took`](Self::took) yet, each of them once.
-    fn poll(&mut self, cx: &mut Context<'_>, mut come: impl FnMut() -> u64) -> Poll<Duration> {
-        let mut due = self.moving.due(Instant::now());
-        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(due)));
-        // The timer may still stand for an earlier pause.
-        while timer.as_mut().poll(cx).is_ready() {
-            if Instant::now() >= due {
-                match come() {
-                    0 => return Poll::Ready(self.moving.limit),
-                    come => self.moving.took(come, Instant::now),
-                }
-                due = self.moving.due(Instant::now());
-                if Instant::now() >= due {
-                    return Poll::Ready(self.moving.limit);
-                }
+    /// Ready once too little has come for too long. `look` tells of bytes that have come and were not
+    /// [`took`](Self::took) yet, each of them once: where there is such a way, it is asked now and then.
+    fn poll<L: FnMut() -> u64>(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut look: Option<L>,
+    ) -> Poll<Duration> {
+        loop {
+            let now = Instant::now();
+            let due = self.moving.due(now);
+            let wake = look.as_ref().map_or(due, |_| due.min(now + LOOK));
+            let timer = self
+                .timer
+                .get_or_insert_with(|| Box::pin(sleep_until(wake)));
+            // It may still stand for an earlier pause: before that one's end it wakes for nothing.
+            if timer.deadline() > wake {
+                timer.as_mut().reset(wake);
             }
-            timer.as_mut().reset(due);
+            ready!(timer.as_mut().poll(cx));
+            timer.as_mut().reset(wake);
+            let come = look.as_mut().map_or(0, |look| look());
+            if come > 0 {
+                self.moving.took(come, Instant::now);
+            }
+            let now = Instant::now();
+            if now >= self.moving.due(now) {
+                return Poll::Ready(self.moving.limit);
+            }
         }
-        Poll::Pending
     }
 }

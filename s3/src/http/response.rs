@@ -343,7 +343,8 @@ impl Response {
         } = place;
         let failed =
             |failure: Failure, received| failure.into_kind(received, exact.then_some(most));
-        if let Some(progress) = self.client.progress() {
+        let progress = self.client.progress();
+        if let Some(progress) = progress {
             progress.receives(*received, exact.then_some(most));
         }
         self.body.goes_to(filling);
@@ -364,11 +365,16 @@ impl Response {
                 };
                 return Err((kind, None));
             }
-            let place = (&mut *filling, *received);
-            let landed = self.body.land(place, len, sum.as_mut()).await;
+            let (place, before) = ((&mut *filling, *received), *received);
+            let told = |more| {
+                if let Some(progress) = progress {
+                    progress.received(before + more);
+                }
+            };
+            let landed = self.body.land(place, len, sum.as_mut(), told).await;
             let landed = landed.map_err(|error| (not_written(error, end, have), None))?;
             *received += landed.map_err(|failure| failed(failure, *received))? as u64;
-            if let Some(progress) = self.client.progress() {
+            if let Some(progress) = progress {
                 progress.received(*received);
             }
         }
