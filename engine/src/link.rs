@@ -3,10 +3,9 @@
 use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use event_listener::{Event, Listener};
 use s3engine_pool::{Buffer, SlotId};
 use s3engine_ring::{Bell, Detail, SocketBell};
 use s3engine_s3::error::ErrorKind;
@@ -120,23 +119,29 @@ impl Far for Here {
 /// A bell for a thread of this process.
 #[derive(Default)]
 pub(crate) struct Wake {
-    rung: AtomicBool,
-    event: Event,
+    rung: Mutex<bool>,
+    heard: Condvar,
+}
+
+impl Wake {
+    fn rung(&self) -> MutexGuard<'_, bool> {
+        self.rung.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Bell for Wake {
     fn ring(&self) -> io::Result<()> {
-        self.rung.store(true, Ordering::Release);
-        self.event.notify(1);
+        *self.rung() = true;
+        // Without the lock: whoever wakes wants it at once.
+        self.heard.notify_one();
         Ok(())
     }
 
     fn wait(&self, timeout: Duration) -> io::Result<()> {
-        let heard = self.event.listen();
-        if !self.rung.swap(false, Ordering::Acquire) {
-            let _ = heard.wait_timeout(timeout);
-            self.rung.store(false, Ordering::Relaxed);
-        }
+        let silent = |rung: &mut bool| !*rung;
+        let waited = self.heard.wait_timeout_while(self.rung(), timeout, silent);
+        let (mut rung, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        *rung = false;
         Ok(())
     }
 }

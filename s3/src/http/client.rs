@@ -167,7 +167,8 @@ impl Client {
         route: &Route,
     ) -> Result<Response, SendError> {
         let place = &route.places[0];
-        let Some(connection) = self.0.idle.take(place) else {
+        let sure = request.stale == Stale::Report;
+        let Some(connection) = self.0.idle.take(place, sure) else {
             // Apart: most requests need no room for it.
             return Box::pin(self.send_fresh(request, signer, route)).await;
         };

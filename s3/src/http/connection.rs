@@ -181,14 +181,15 @@ impl Connection {
         self.received += bytes as u64;
     }
 
-    /// The kernel has received all that it was to.
-    pub(super) fn take_back(&mut self) -> io::Result<()> {
-        self.stream.take_back()
+    /// Takes it back from the kernel, where that had it. Returns whether it can be used again.
+    pub(super) fn take_back(&mut self) -> bool {
+        // The runtime has not looked at it since.
+        self.lent().is_none() || self.stream.take_back().is_ok() && self.is_quiet(true)
     }
 
     /// Whether the server has neither closed nor said anything that nobody asked for.
-    fn is_quiet(&mut self) -> bool {
-        self.input.is_empty() && self.stream.is_quiet()
+    fn is_quiet(&mut self, sure: bool) -> bool {
+        self.input.is_empty() && self.stream.is_quiet(sure)
     }
 }
 
@@ -205,15 +206,15 @@ pub(super) fn closed() -> io::Error {
 pub(crate) struct IdleConnections(RefCell<Vec<(Instant, Connection)>>);
 
 impl IdleConnections {
-    /// The connection used last that leads there and is still alive.
-    pub(crate) fn take(&self, place: &Place) -> Option<Connection> {
+    /// The connection used last that leads there and is still alive, for `sure` where a request must not be lost on it.
+    pub(crate) fn take(&self, place: &Place, sure: bool) -> Option<Connection> {
         loop {
             let (since, mut connection) = {
                 let mut idle = self.0.borrow_mut();
                 let index = idle.iter().rposition(|(_, one)| one.place == *place)?;
                 idle.remove(index)
             };
-            if since.elapsed() < LONGEST_IDLE && connection.is_quiet() {
+            if since.elapsed() < LONGEST_IDLE && connection.is_quiet(sure) {
                 return Some(connection);
             }
         }

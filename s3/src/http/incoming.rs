@@ -266,7 +266,7 @@ impl Incoming {
     pub(super) fn into_connection(mut self) -> Option<Connection> {
         let nothing_else = self.framing.is_over() && self.connection.input().is_empty();
         let is_whole = self.leaves_open && nothing_else && self.stalled.is_none();
-        (is_whole && self.connection.take_back().is_ok()).then_some(self.connection)
+        (is_whole && self.connection.take_back()).then_some(self.connection)
     }
 }
 

@@ -5,11 +5,10 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
 use bytes::BytesMut;
-use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use rustls::ClientConnection;
 use s3engine_pool::uring::{self, Socket};
-use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWriteExt, Interest, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_util::io::poll_read_buf;
 
@@ -106,12 +105,19 @@ impl Stream {
         }
     }
 
-    /// Whether the server has neither closed nor said anything that nobody asked for.
-    pub(super) fn is_quiet(&mut self) -> bool {
+    /// Whether the server has neither closed nor said anything that nobody asked for: as far as the runtime has heard,
+    /// which has looked at the socket not long ago, or for `sure`.
+    pub(super) fn is_quiet(&mut self, sure: bool) -> bool {
         match self {
             Stream::Plain(socket) => {
                 let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-                recv(&*socket, &mut [0; 1], flags).is_err_and(|error| error == Errno::AGAIN)
+                let look = || Ok(recv(&*socket, &mut [0; 1], flags)?.0);
+                let seen = match sure {
+                    true => look(),
+                    // What this finds spares the next read one in vain.
+                    false => socket.try_io(Interest::READABLE, look),
+                };
+                seen.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
             }
             Stream::Lent(_) => false,
             Stream::Tls(secure) => secure.is_quiet(),

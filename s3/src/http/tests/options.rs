@@ -40,8 +40,12 @@ fn get_and_head_say_all_of_them_and_sign_them() {
         ..whole()
     };
     let client = server.client();
-    get(&client, part, 16).unwrap();
-    run(client.head("train", "k", Mode::Off, &options)).unwrap();
+    run(async {
+        let (_landing, mut window) = landing(16);
+        client.get(&part, &mut window).await.unwrap();
+        let head = client.head("train", "k", Mode::Off, &options);
+        head.await.unwrap();
+    });
     for method in ["GET", "HEAD"] {
         let request = server.next().unwrap();
         let line = format!("{method} /train/k?versionId=v%201 HTTP/1.1\r\n");

@@ -107,7 +107,9 @@ impl Load {
             if under_way == 0 {
                 return Ok(());
             }
-            self.queue.wait(1, Duration::from_secs(30))?;
+            // A thread that is woken for each one costs more than the GET.
+            let some = (self.in_flight / 4).clamp(1, under_way);
+            self.queue.wait(some, Duration::from_secs(30))?;
             for completion in self.queue.completions() {
                 if let Some(error) = completion.error() {
                     return Err(format!("{error:#}").into());
