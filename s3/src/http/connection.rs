@@ -226,10 +226,11 @@ impl IdleConnections {
             return;
         }
         connection.reused = true;
-        let mut idle = self.0.borrow_mut();
-        let old = idle.partition_point(|(since, _)| since.elapsed() >= LONGEST_IDLE);
+        let (mut idle, now) = (self.0.borrow_mut(), Instant::now());
+        let is_old = |since: Instant| now.duration_since(since) >= LONGEST_IDLE;
+        let old = idle.partition_point(|(since, _)| is_old(*since));
         idle.drain(..old);
-        idle.push((Instant::now(), connection));
+        idle.push((now, connection));
     }
 
     /// Closes all of them.
