@@ -9,8 +9,8 @@ use s3engine_pool::uring;
 /// come by epoll whichever it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Driver {
-    /// io_uring: the kernel puts the bytes of large bodies into memory by itself, up to 1 MiB at once. Those of small
-    /// ones come by epoll, which is as good for them.
+    /// io_uring: the kernel puts the bytes of large bodies into memory by itself. Those of small ones
+    /// come by epoll, which is as good for them.
     Uring,
     /// epoll: bytes are read into memory when the kernel says that some have come.
     Epoll,

@@ -7,6 +7,9 @@ use crate::cuda::{Chunk, Copies, CudaError, Landed, Staging};
 use crate::landing::{Window, WriteError};
 use crate::uring::{Receiving, Socket};
 
+/// The most that the kernel is asked for in one operation, whose length has 32 bits.
+const LONGEST: u64 = 1 << 30;
+
 /// Writes to a window. In host memory they are there at once; on the way to a device they gather in staging, and are
 /// there when [`finish`](Self::finish) says so.
 ///
@@ -99,8 +102,8 @@ impl Filling<'_> {
         self.window.core.slab.mapping().is_some()
     }
 
-    /// Has the kernel receive bytes at `at`, at most `most` of them: as many as are received at once. Only where they
-    /// need no staging ([`is_direct`](Self::is_direct)), and on a thread that runs a [`Runtime`](crate::uring::Runtime).
+    /// Has the kernel receive the next `most` bytes of a socket at `at`, or a gibibyte of them. Only where they need no
+    /// staging ([`is_direct`](Self::is_direct)), and on a thread that runs a [`Runtime`](crate::uring::Runtime).
     pub async fn receive_by(
         &mut self,
         socket: &Socket,
@@ -109,7 +112,7 @@ impl Filling<'_> {
     ) -> Result<Receiving<'_>, WriteError> {
         let range = self.window.check_range(at, most)?;
         self.window.settled().await;
-        let room = self.window.room(at, most)?.ok_or(range)?;
+        let room = self.window.place(at, most.min(LONGEST))?.ok_or(range)?;
         let (address, len) = (room.as_mut_ptr(), room.len() as u32);
         let core = Arc::clone(&self.window.core);
         let landed = self.window.copies.get_or_insert_default().begin(core);
@@ -120,7 +123,7 @@ impl Filling<'_> {
         }))
     }
 
-    /// The bytes at `at`, which have come: at most `most` of them, and as many as are received at once. `None`: they
+    /// The bytes at `at`, which have come: at most `most` of them, and as many as are looked at in one go. `None`: they
     /// were staged.
     pub fn received(&self, at: u64, most: u64) -> Option<&[u8]> {
         self.window.written(at, most)

@@ -216,8 +216,13 @@ impl Window {
 
     /// Memory for at most `most` bytes at `at`, of so many as are received at once. `None`: processors cannot reach it.
     pub(crate) fn room(&mut self, at: u64, most: u64) -> Result<Option<&mut [u8]>, WriteError> {
-        self.check_range(at, most)?;
-        let len = most.min(ROOM as u64) as usize;
+        self.place(at, most.min(ROOM as u64))
+    }
+
+    /// Memory for `len` bytes at `at`. `None`: processors cannot reach it.
+    pub(crate) fn place(&mut self, at: u64, len: u64) -> Result<Option<&mut [u8]>, WriteError> {
+        self.check_range(at, len)?;
+        let len = usize::try_from(len).unwrap_or_default();
         let mapping = self.core.slab.mapping();
         // SAFETY: the range was checked to lie in the window. While the window is borrowed, nobody else has it: windows
         // do not overlap, a slot has one landing and can be read only when that is finished, and no remote may write,

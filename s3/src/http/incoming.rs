@@ -24,6 +24,13 @@ use crate::timeouts::Timeouts;
 /// Bytes that are read without a look at the thread's other tasks.
 const TURN: usize = 1 << 20;
 
+/// Bytes that the kernel is asked to receive at once: all of a part as engines have them, since to be woken for each of
+/// its pieces takes longer.
+const AT_ONCE: u64 = 8 << 20;
+
+/// The same where they are summed up: they are still in the processor's caches then.
+const SUMMED: u64 = 1 << 20;
+
 /// The fewest bytes that the kernel is asked to receive by itself: for less it is not worth a turn of its ring.
 const WORTH: u64 = 128 << 10;
 
@@ -153,7 +160,8 @@ impl Incoming {
             let read = filling.receive(at, len, read).await?;
             return Ok(read.map_err(Failure::Broken));
         }
-        let landed = self.receive(filling, at, len, told).await?;
+        let most = sum.as_ref().map_or(AT_ONCE, |_| SUMMED);
+        let landed = self.receive(filling, at, len.min(most), told).await?;
         if let (Ok(landed), Some(sum)) = (&landed, sum) {
             let bytes = filling.received(at, *landed as u64);
             sum.update(bytes.unwrap_or_default());
