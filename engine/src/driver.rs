@@ -38,18 +38,21 @@ pub struct ChosenDriver {
     pub driver: Driver,
     /// Why it is not io_uring, where nobody has asked for another one.
     pub why: Option<String>,
+    /// Nothing else will do.
+    pub(crate) asked: bool,
 }
 
 impl ChosenDriver {
     /// The one that is asked for; without a wish io_uring, where it can be used.
     pub(crate) fn find(wish: Option<Driver>) -> io::Result<Self> {
-        let chosen = |driver, why| Ok(Self { driver, why });
+        let asked = wish.is_some();
+        let chosen = |driver, why| Ok(Self { driver, why, asked });
         if wish == Some(Driver::Epoll) {
             return chosen(Driver::Epoll, None);
         }
         match Driver::probe() {
             Ok(()) => chosen(Driver::Uring, None),
-            Err(error) if wish.is_some() => Err(error),
+            Err(error) if asked => Err(error),
             Err(error) => {
                 tracing::info!(%error, "io_uring cannot be used, and epoll is");
                 chosen(Driver::Epoll, Some(error.to_string()))

@@ -30,7 +30,7 @@ use tokio::sync::mpsc;
 use tokio::task::LocalSet;
 use tokio_util::task::TaskTracker;
 
-use crate::driver::Driver;
+use crate::driver::{ChosenDriver, Driver};
 use crate::engine::Core;
 
 /// What a thread's GETs share: transports with the thread's own connections.
@@ -225,7 +225,7 @@ impl Worker {
     pub(crate) fn start(post: Post, core: Arc<Core>) -> io::Result<Worker> {
         let (tell, news) = channel();
         let builder = thread::Builder::new().name(post.name.clone());
-        let thread = builder.spawn(move || match Runtime::new(core.driver.driver) {
+        let thread = builder.spawn(move || match Runtime::new(&core.driver) {
             Ok(runtime) => {
                 let _ = tell.send(Ok(()));
                 runtime.run(post, core, tell);
@@ -256,16 +256,22 @@ enum Runtime {
 }
 
 impl Runtime {
-    fn new(driver: Driver) -> io::Result<Runtime> {
-        match driver {
-            Driver::Uring => uring::Runtime::new().map(Runtime::Uring),
-            Driver::Epoll => {
-                let runtime = tokio::runtime::Builder::new_current_thread()
-                    .enable_all()
-                    .build()?;
-                Ok(Runtime::Epoll(runtime))
+    fn new(chosen: &ChosenDriver) -> io::Result<Runtime> {
+        if chosen.driver == Driver::Uring {
+            match uring::Runtime::new() {
+                Ok(runtime) => return Ok(Runtime::Uring(runtime)),
+                Err(error) if chosen.asked => {
+                    let text = format!("io_uring cannot be used: {error}");
+                    return Err(io::Error::new(error.kind(), text));
+                }
+                // Others have taken what there was for a first one.
+                Err(error) => {
+                    tracing::warn!(%error, "io_uring cannot be used by a thread, and epoll is")
+                }
             }
         }
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        Ok(Runtime::Epoll(builder.enable_all().build()?))
     }
 
     /// `ended` is dropped when the thread's tasks have ended. Blocking calls (making a slab) are left to end by

@@ -8,8 +8,10 @@ use std::marker::PhantomData;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::mpsc::channel;
 use std::task::{Context, Poll, ready};
 use std::thread;
+use std::time::Duration;
 
 use io_uring::{cqueue, opcode, types};
 use rustix::io::Errno;
@@ -18,8 +20,12 @@ use tokio_uring::{InFlightOneshot, OneshotOutputTransform, UnsubmittedOneshot};
 
 use crate::filling::Claim;
 
-/// Operations that a thread hands to the kernel in one call; more make several calls.
-const ENTRIES: u32 = 256;
+/// Operations that a thread hands to the kernel in one call; more make several calls. Rings are locked memory, of which
+/// users have little.
+const ENTRIES: u32 = 64;
+
+/// How long a ring may take for an operation that does nothing.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 thread_local! {
     /// This thread runs a [`Runtime`].
@@ -42,7 +48,8 @@ impl Runtime {
         ring.setup_coop_taskrun();
         let mut builder = tokio_uring::builder();
         let builder = builder.entries(ENTRIES).uring_builder(&ring);
-        Ok(Runtime(tokio_uring::Runtime::new(builder)?))
+        let runtime = tokio_uring::Runtime::new(builder);
+        Ok(Runtime(runtime.map_err(|error| explained(&error))?))
     }
 
     /// Runs a future, and the local tasks that it spawns, on this thread.
@@ -57,16 +64,16 @@ impl Runtime {
 /// Whether threads of this process can run a [`Runtime`], and sockets be received from there. An error says why not.
 pub fn probe() -> io::Result<()> {
     // The end of a ring interrupts calls of the thread that had it, some time later.
-    let probe = thread::Builder::new()
-        .name("s3engine-probe".into())
-        .spawn(probe_here)?;
-    probe
-        .join()
-        .unwrap_or_else(|_| Err(io::Error::other("making a ring panicked")))
+    let (tell, told) = channel();
+    let probe = thread::Builder::new().name("s3engine-probe".into());
+    probe.spawn(move || drop(tell.send(probe_here())))?;
+    // Where a ring can be made and not entered, nothing ends the wait for it.
+    let nothing = |_| Err(io::Error::other("its operations do not end"));
+    told.recv_timeout(PATIENCE).unwrap_or_else(nothing)
 }
 
 fn probe_here() -> io::Result<()> {
-    let runtime = Runtime::new().map_err(|error| explained(&error))?;
+    let runtime = Runtime::new()?;
     // Seccomp may close a single operation, too.
     runtime.block_on(tokio_uring::no_op())?;
     let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None)?;

@@ -3,11 +3,12 @@
 
 mod support;
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 use support::host::Host;
-use support::seccomp::close;
+use support::seccomp::{close, with_little_locked_memory};
 use support::{World, object, run};
 
 const LARGE: &str = "s3://train/d/9MiB-x";
@@ -54,6 +55,55 @@ fn where_io_uring_is_closed_and_asked_for_that_is_an_error() {
     ];
     run(&mut without_uring(get)).fails(3, &words);
     assert!(world.files().is_empty());
+}
+
+#[test]
+fn where_rings_can_be_made_and_not_used_epoll_does_it() {
+    let world = World::new();
+    let mut get = world.command(&["get", LARGE]);
+    close(&mut get, libc::SYS_io_uring_enter);
+    run(&mut get).ok();
+    assert_there(&world);
+    let mut get = world.command(&["get", LARGE, "--driver", "uring"]);
+    close(&mut get, libc::SYS_io_uring_enter);
+    run(&mut get).fails(3, &["io_uring cannot be used", "do not end"]);
+}
+
+#[test]
+fn where_the_memory_for_rings_runs_out_some_threads_go_without() {
+    if !is_there() || !rustix::process::geteuid().is_root() {
+        return eprintln!("skipped: only root can be somebody else");
+    }
+    let world = World::new();
+    let program = world.folder.path().join("s3engine");
+    // By another process: who forks here meanwhile would hold the copy open for writing, and so not executable.
+    let copied = Command::new("cp")
+        .arg(env!("CARGO_BIN_EXE_s3engine"))
+        .arg(&program)
+        .status();
+    assert!(copied.unwrap().success());
+    fs::set_permissions(world.folder.path(), Permissions::from_mode(0o755)).unwrap();
+    let get = |driver: &[&str]| {
+        let line = ["get", LARGE, "-o", "/dev/null", "--engine-threads", "8"];
+        let like = world.command(&[]);
+        let mut command = Command::new(&program);
+        command.args([&line[..], driver].concat()).env_clear();
+        command.envs(
+            like.get_envs()
+                .filter_map(|(name, value)| Some((name, value?))),
+        );
+        with_little_locked_memory(&mut command, 40 << 10);
+        run(&mut command)
+    };
+    let said = get(&["--log-filter", "info"]);
+    assert!(
+        said.stderr.contains("io_uring cannot be used"),
+        "{}",
+        said.stderr
+    );
+    said.ok();
+    let words = ["io_uring cannot be used", "ulimit -l"];
+    get(&["--driver", "uring"]).fails(3, &words);
 }
 
 #[test]

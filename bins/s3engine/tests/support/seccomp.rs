@@ -4,6 +4,24 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+/// Has a program run as nobody, with so little memory that it may lock. Only for who is root.
+pub fn with_little_locked_memory(command: &mut Command, bytes: u64) {
+    command.uid(65534).gid(65534);
+    let limit = libc::rlimit {
+        rlim_cur: bytes,
+        rlim_max: bytes,
+    };
+    // SAFETY: between fork and exec only one system call is made, which reads the closure's own value.
+    unsafe {
+        command.pre_exec(
+            move || match libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit) {
+                0 => Ok(()),
+                _ => Err(io::Error::last_os_error()),
+            },
+        );
+    }
+}
+
 /// Has a program's calls of `number` fail as not permitted.
 pub fn close(command: &mut Command, number: libc::c_long) {
     // SAFETY: between fork and exec only two system calls are made, of memory on the stack.
