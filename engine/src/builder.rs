@@ -200,8 +200,8 @@ impl EngineBuilder {
         self
     }
 
-    /// Threads that move bytes, and as many again that serve queues and GETs of up to 256 KiB. As many as there are
-    /// processors, at most 16, by default.
+    /// Threads that move bytes, and as many again that serve queues, GETs of up to 256 KiB and a share of the larger ones.
+    /// As many as there are processors, at most 16, by default.
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = Some(threads);
         self
@@ -225,9 +225,9 @@ impl EngineBuilder {
         self
     }
 
-    /// Uses the memory, the fabric and the limits of an engine of this process, for another endpoint: a host has one
-    /// owner of memory, and bounds what is under way as a whole. What was said to
-    /// [`pool`](Self::pool), [`rdma`](Self::rdma) and [`limits`](Self::limits) is not used then.
+    /// Uses the memory, the fabric, the limits and the driver of an engine of this process, for another endpoint: a host
+    /// has one owner of memory, and bounds what is under way as a whole. What was said to [`pool`](Self::pool),
+    /// [`rdma`](Self::rdma), [`limits`](Self::limits) and [`driver`](Self::driver) is not used then.
     pub fn beside(mut self, engine: &Engine) -> Self {
         self.beside = Some(engine.clone());
         self
@@ -251,7 +251,10 @@ impl EngineBuilder {
         });
         let shared = match &self.beside {
             Some(engine) => Shared::of(&engine.embedded().ok_or(BuildError::Beside)?.core),
-            None => Shared::new(self.rdma, self.pool, self.limits)?,
+            None => {
+                let driver = ChosenDriver::find(self.driver).map_err(BuildError::Driver)?;
+                Shared::new(self.rdma, self.pool, self.limits, driver)?
+            }
         };
         let Shared {
             fabric,
@@ -259,12 +262,12 @@ impl EngineBuilder {
             fabric_detail,
             pool,
             in_flight,
+            driver,
         } = shared;
         for (memory, bytes) in self.ready {
             let ready = pool.prepare(memory, bytes)?;
             tracing::info!(%memory, ?ready, "memory is ready");
         }
-        let driver = ChosenDriver::find(self.driver).map_err(BuildError::Driver)?;
         let nodes = match self.placement {
             Placement::Auto => Topology::read().usable_nodes(),
             Placement::Off => Vec::new(),
@@ -371,10 +374,16 @@ struct Shared {
     fabric_detail: String,
     pool: Pool,
     in_flight: InFlight,
+    driver: ChosenDriver,
 }
 
 impl Shared {
-    fn new(rdma: Rdma, pool: PoolOptions, limits: Limits) -> Result<Self, BuildError> {
+    fn new(
+        rdma: Rdma,
+        pool: PoolOptions,
+        limits: Limits,
+        driver: ChosenDriver,
+    ) -> Result<Self, BuildError> {
         let found = fabrics::find(rdma);
         let registrars = found
             .fabric
@@ -394,6 +403,7 @@ impl Shared {
                 requests: affordable(limits.requests),
                 ..limits
             }),
+            driver,
         })
     }
 
@@ -404,6 +414,7 @@ impl Shared {
             fabric_detail: core.fabric_detail.clone(),
             pool: core.pool.clone(),
             in_flight: core.in_flight.beside(),
+            driver: core.driver.clone(),
         }
     }
 }

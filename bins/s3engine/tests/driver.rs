@@ -183,3 +183,22 @@ fn serve_says_which_it_is() {
         assert_there(&world);
     }
 }
+
+#[test]
+fn a_service_of_several_endpoints_says_once_why_it_has_no_io_uring() {
+    let world = World::new();
+    let (file, url) = (world.folder.path().join("serve.toml"), world.sim.url());
+    let text = format!(
+        "default_endpoint = \"a\"\nlog_filter = \"info\"\n[endpoint.a]\nurl = \"{url}\"\n[endpoint.b]\nurl = \"{url}\"\n"
+    );
+    fs::write(&file, text).unwrap();
+    let mut serve = world.serve(&["--config", file.to_str().unwrap()]);
+    serve.env_remove("AWS_ENDPOINT_URL");
+    let host = Host::start(without_uring(serve), world.socket());
+    host.says("  driver    epoll: it is closed here");
+    let told = host.told();
+    let said = told
+        .matches("io_uring cannot be used, and epoll is")
+        .count();
+    assert_eq!(said, 1, "{told}");
+}

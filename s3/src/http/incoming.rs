@@ -211,6 +211,7 @@ impl Incoming {
             }
             (_, Some(after)) => Err(Failure::Stalled(after)),
             (Ok(0), None) => Err(Failure::Broken(closed())),
+            (Err(error), None) if error.kind() == io::ErrorKind::Interrupted => Ok(0),
             (Err(error), None) => Err(Failure::Broken(error)),
         })
     }
